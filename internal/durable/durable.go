@@ -1,0 +1,82 @@
+// Package durable writes small files so that a reader, or the next process after a crash or a power cut, finds either
+// the old content, the new content or no file, and never a part of one. It must not be used for files that are
+// appended to.
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+)
+
+// Replace writes data as path with exactly the permissions perm, whatever the umask: temporary file beside it, fsync,
+// rename, fsync of the folder.
+func Replace(path string, data []byte, perm fs.FileMode) error {
+	dir := filepath.Dir(path)
+	if err := renameio.WriteFile(path, data, perm, renameio.WithTempDir(dir), renameio.WithStaticPermissions(perm)); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return SyncDir(dir)
+}
+
+// Create is Replace for a file that must not be there yet; the error matches fs.ErrExist if it is. Of several
+// processes that create one path at the same time exactly one succeeds, and the file is complete from its first
+// moment: an open with O_EXCL would leave an empty file behind a crash.
+func Create(path string, data []byte, perm fs.FileMode) (err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-")
+	if err != nil {
+		return fmt.Errorf("creating %s: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(perm), f.Sync(), f.Close())
+	if err != nil {
+		return fmt.Errorf("creating %s: %w", path, err)
+	}
+	if err := os.Link(f.Name(), path); err != nil {
+		return fmt.Errorf("creating %s: %w", path, err)
+	}
+	return SyncDir(dir)
+}
+
+// SyncDir makes the names in a folder survive a power cut.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("opening the folder %s to sync it: %w", dir, err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("syncing the folder %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Read reads a regular file of at most limit bytes. A fifo or a device in its place is an error, and does not block.
+func Read(path string, limit int64) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, limit)
+	}
+	return data, nil
+}
