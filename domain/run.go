@@ -131,3 +131,22 @@ type Fate struct {
 func FateOf(r Run) Fate {
 	return Fate{Run: r.ID, State: r.State, EndReason: r.EndReason, EndedAt: r.EndedAt, Finalized: !r.FinalizedAt.IsZero(), Head: r.EndSHA}
 }
+
+// Add adds what another run has used. Model and MemoryPeak, which are no sums, become the other's where that is set or
+// larger.
+func (f *Footprint) Add(o Footprint) {
+	f.TokensIn += o.TokensIn
+	f.TokensOut += o.TokensOut
+	f.TokensCacheRead += o.TokensCacheRead
+	f.TokensCacheWrite += o.TokensCacheWrite
+	f.Turns += o.Turns
+	f.Cost += o.Cost
+	f.WallMS += o.WallMS
+	f.CPUMS += o.CPUMS
+	f.MemoryPeak = max(f.MemoryPeak, o.MemoryPeak)
+	f.IORead += o.IORead
+	f.IOWrite += o.IOWrite
+	if o.Model != "" {
+		f.Model = o.Model
+	}
+}

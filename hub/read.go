@@ -1,0 +1,461 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gaia/domain"
+	"gaia/hub/auth"
+	"gaia/hub/store"
+)
+
+// reader is one reading transaction of one caller.
+type reader struct {
+	store.Tx
+	h       *Hub
+	project string // the only project that the caller may see; "" for all
+	now     domain.Time
+}
+
+// read runs fn on a snapshot, for a caller that may read.
+func read[T any](ctx context.Context, h *Hub, p auth.Principal, fn func(*reader) (T, error)) (T, error) {
+	var out T
+	if err := p.May(auth.Read); err != nil {
+		return out, err
+	}
+	err := h.store.View(ctx, func(stx store.Tx) error {
+		r := &reader{Tx: stx, h: h, now: h.now()}
+		switch p.Kind {
+		case auth.Run:
+			if err := stale(stx, p); err != nil {
+				return err
+			}
+			k, err := stx.Ticket(p.Ticket)
+			if err != nil {
+				return err
+			}
+			r.project = k.Project
+		case auth.Conductor:
+			c, err := stx.Conductor(p.Conductor)
+			if err != nil {
+				return err
+			}
+			r.project = c.Project
+		}
+		var err error
+		out, err = fn(r)
+		return err
+	})
+	return out, err
+}
+
+// page is a part of a collection and the size of the whole.
+type page[T any] struct {
+	items []T
+	total int
+}
+
+// list reads one collection; field names the column that holds the project.
+func list[T any](ctx context.Context, h *Hub, p auth.Principal, q store.Query, field string,
+	of func(store.Tx, store.Query) ([]T, int, error)) ([]T, int, error) {
+	out, err := read(ctx, h, p, func(r *reader) (page[T], error) {
+		if r.project != "" && field != "" {
+			q.Filters = append(slices.Clone(q.Filters), store.Filter{Field: field, Values: []string{r.project}})
+		}
+		items, total, err := of(r.Tx, q)
+		return page[T]{items, total}, err
+	})
+	return out.items, out.total, err
+}
+
+// visible hides objects of other projects as if they did not exist.
+func (r *reader) visible(project string) error {
+	if r.project != "" && r.project != project {
+		return domain.ErrNotFound
+	}
+	return nil
+}
+
+// Projects lists projects.
+func (h *Hub) Projects(ctx context.Context, p auth.Principal, q store.Query) ([]domain.Project, int, error) {
+	return list(ctx, h, p, q, "id", store.Tx.Projects)
+}
+
+// Project returns a project by id or key.
+func (h *Hub) Project(ctx context.Context, p auth.Principal, ref string) (domain.Project, error) {
+	return read(ctx, h, p, func(r *reader) (domain.Project, error) {
+		pr, err := r.Tx.Project(ref)
+		if errors.Is(err, domain.ErrNotFound) {
+			pr, err = r.ProjectByKey(ref)
+		}
+		if err == nil {
+			err = r.visible(pr.ID)
+		}
+		if errors.Is(err, domain.ErrNotFound) {
+			return domain.Project{}, fmt.Errorf("there is no project %q: %w", ref, domain.ErrNotFound)
+		}
+		return pr, err
+	})
+}
+
+// Tickets lists tickets.
+func (h *Hub) Tickets(ctx context.Context, p auth.Principal, q store.Query) ([]domain.Ticket, int, error) {
+	return list(ctx, h, p, q, "project", store.Tx.Tickets)
+}
+
+// Ticket returns a ticket by id or identifier.
+func (h *Hub) Ticket(ctx context.Context, p auth.Principal, ref string) (domain.Ticket, error) {
+	return read(ctx, h, p, func(r *reader) (domain.Ticket, error) { return r.ticket(ref) })
+}
+
+func (r *reader) ticket(ref string) (domain.Ticket, error) {
+	k, err := findTicket(r.Tx, ref)
+	if err != nil {
+		return k, err
+	}
+	if r.visible(k.Project) != nil {
+		return domain.Ticket{}, fmt.Errorf("there is no ticket %q: %w", ref, domain.ErrNotFound)
+	}
+	return k, nil
+}
+
+// Runs lists runs.
+func (h *Hub) Runs(ctx context.Context, p auth.Principal, q store.Query) ([]domain.Run, int, error) {
+	return list(ctx, h, p, q, "project", store.Tx.Runs)
+}
+
+// Run returns a run by id.
+func (h *Hub) Run(ctx context.Context, p auth.Principal, id string) (domain.Run, error) {
+	return read(ctx, h, p, func(r *reader) (domain.Run, error) {
+		run, err := r.Tx.Run(id)
+		if err == nil {
+			err = r.visible(run.Project)
+		}
+		if errors.Is(err, domain.ErrNotFound) {
+			return domain.Run{}, fmt.Errorf("there is no run %q: %w", id, domain.ErrNotFound)
+		}
+		return run, err
+	})
+}
+
+// Conductors lists conductors, each with its status as of now.
+func (h *Hub) Conductors(ctx context.Context, p auth.Principal, q store.Query) ([]domain.Conductor, int, error) {
+	return list(ctx, h, p, q, "project", func(tx store.Tx, q store.Query) ([]domain.Conductor, int, error) {
+		cons, total, err := tx.Conductors(q)
+		for i := range cons {
+			cons[i].Status = h.status(cons[i], h.now())
+		}
+		return cons, total, err
+	})
+}
+
+// Conductor returns a conductor by id or machine_id, with its status as of now.
+func (h *Hub) Conductor(ctx context.Context, p auth.Principal, ref string) (domain.Conductor, error) {
+	return read(ctx, h, p, func(r *reader) (domain.Conductor, error) {
+		c, err := findConductor(r.Tx, ref)
+		if err != nil {
+			return c, err
+		}
+		if r.visible(c.Project) != nil {
+			return domain.Conductor{}, fmt.Errorf("there is no conductor %q: %w", ref, domain.ErrNotFound)
+		}
+		c.Status = h.status(c, r.now)
+		return c, nil
+	})
+}
+
+// Comments lists the comments of the ticket that a filter on "ticket" names; such a filter is needed.
+func (h *Hub) Comments(ctx context.Context, p auth.Principal, q store.Query) ([]domain.Comment, int, error) {
+	out, err := read(ctx, h, p, func(r *reader) (page[domain.Comment], error) {
+		i := slices.IndexFunc(q.Filters, func(f store.Filter) bool { return f.Field == "ticket" })
+		if i < 0 || len(q.Filters[i].Values) != 1 {
+			return page[domain.Comment]{}, invalid("filter", "comments are listed for one ticket: filter by it")
+		}
+		k, err := r.ticket(q.Filters[i].Values[0])
+		if err != nil {
+			return page[domain.Comment]{}, err
+		}
+		q.Filters = slices.Clone(q.Filters)
+		q.Filters[i].Values = []string{k.ID}
+		items, total, err := r.Tx.Comments(q)
+		return page[domain.Comment]{items, total}, err
+	})
+	return out.items, out.total, err
+}
+
+// Comment returns one comment.
+func (h *Hub) Comment(ctx context.Context, p auth.Principal, id string) (domain.Comment, error) {
+	return read(ctx, h, p, func(r *reader) (domain.Comment, error) {
+		m, err := r.Tx.Comment(id)
+		if err != nil {
+			return m, err
+		}
+		_, err = r.ticket(m.Ticket)
+		return m, err
+	})
+}
+
+// Labels returns every label in use.
+func (h *Hub) Labels(ctx context.Context, p auth.Principal) ([]store.Label, error) {
+	return read(ctx, h, p, func(r *reader) ([]store.Label, error) { return r.Tx.Labels() })
+}
+
+// Users returns every user.
+func (h *Hub) Users(ctx context.Context, p auth.Principal) ([]domain.User, error) {
+	return read(ctx, h, p, func(r *reader) ([]domain.User, error) { return r.Tx.Users() })
+}
+
+// Assignment returns a run of the calling conductor in the form that its claim had.
+func (h *Hub) Assignment(ctx context.Context, p auth.Principal, run string) (*domain.Assignment, error) {
+	if err := p.May(auth.Lease); err != nil {
+		return nil, err
+	}
+	return read(ctx, h, p, func(r *reader) (*domain.Assignment, error) {
+		v, err := own(r.Tx, p, run)
+		if err != nil {
+			return nil, err
+		}
+		return assignment(r.Tx, v)
+	})
+}
+
+// OwnRuns returns the calling conductor's runs that are live or not finalised, oldest first.
+func (h *Hub) OwnRuns(ctx context.Context, p auth.Principal) ([]domain.Run, error) {
+	if err := p.May(auth.Lease); err != nil {
+		return nil, err
+	}
+	return read(ctx, h, p, func(r *reader) ([]domain.Run, error) { return r.UnfinishedRuns(p.Conductor) })
+}
+
+// ByToken returns whose token has that SHA-256. The token of an ended run is still its token: what it may do is
+// decided by the call, since a repeat of the run's last write must get the answer of the first.
+func (h *Hub) ByToken(ctx context.Context, hash [32]byte) (auth.Principal, error) {
+	p := auth.Principal{Token: hash}
+	err := h.store.View(ctx, func(tx store.Tx) error {
+		t, err := tx.TokenByHash(hash)
+		if errors.Is(err, domain.ErrNotFound) {
+			return fmt.Errorf("the token is not known: %w", domain.ErrUnauthenticated)
+		}
+		if err != nil {
+			return err
+		}
+		if t.Kind == store.TokenConductor {
+			c, err := tx.Conductor(t.Holder)
+			p.Kind, p.Conductor, p.Machine = auth.Conductor, c.ID, c.MachineID
+			return err
+		}
+		r, err := tx.Run(t.Holder)
+		p.Kind, p.Run, p.Ticket = auth.Run, r.ID, r.Ticket
+		return err
+	})
+	if err != nil {
+		return auth.Principal{}, err
+	}
+	return p, nil
+}
+
+// Events returns entries of the log after a sequence number that p may read, and the sequence number that was looked
+// at last, which is where to go on.
+func (h *Hub) Events(ctx context.Context, p auth.Principal, after int64, limit int) ([]domain.Event, int64, error) {
+	project, err := read(ctx, h, p, func(r *reader) (string, error) { return r.project, nil })
+	if err != nil {
+		return nil, after, err
+	}
+	sealed, err := h.store.Events(ctx, after, limit)
+	if err != nil {
+		return nil, after, err
+	}
+	out := make([]domain.Event, 0, len(sealed))
+	for _, s := range sealed {
+		after = s.Seq
+		var e domain.Event
+		if err := json.Unmarshal(s.Bytes, &e); err != nil {
+			return nil, after, fmt.Errorf("read entry %d of the event log: %w", s.Seq, err)
+		}
+		if project == "" || e.Project == project {
+			out = append(out, e)
+		}
+	}
+	return out, after, nil
+}
+
+// Head returns the newest entry's sequence number and hash.
+func (h *Hub) Head(ctx context.Context, p auth.Principal) (int64, [32]byte, error) {
+	if err := p.May(auth.Verify); err != nil {
+		return 0, [32]byte{}, err
+	}
+	return h.store.Head(ctx)
+}
+
+// Sealed returns entries of the log as they are stored, for a verification from outside.
+func (h *Hub) Sealed(ctx context.Context, p auth.Principal, after int64, limit int) ([]store.SealedEvent, error) {
+	if err := p.May(auth.Verify); err != nil {
+		return nil, err
+	}
+	return h.store.Events(ctx, after, limit)
+}
+
+// Why says for each conductor of a ticket's project which gates let the ticket through.
+type Why struct {
+	Ticket     domain.Ticket  `json:"ticket"`
+	Project    domain.Project `json:"project"`
+	Conductors []WhyConductor `json:"conductors"`
+}
+
+// WhyConductor is one conductor's part of a Why.
+type WhyConductor struct {
+	MachineID string              `json:"machine_id"`
+	Eligible  bool                `json:"eligible"`
+	Gates     []domain.GateResult `json:"gates"`
+}
+
+// Why explains why a ticket is, or is not, claimed: by the rules of the claim itself.
+func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (Why, error) {
+	return read(ctx, h, p, func(r *reader) (Why, error) {
+		k, err := r.ticket(ref)
+		if err != nil {
+			return Why{}, err
+		}
+		w := Why{Ticket: k, Conductors: []WhyConductor{}}
+		if w.Project, err = r.Tx.Project(k.Project); err != nil {
+			return w, err
+		}
+		cons, _, err := r.Tx.Conductors(store.Query{
+			Filters: []store.Filter{{Field: "project", Values: []string{k.Project}}},
+			Sort:    []store.Sort{{Field: "machine_id"}},
+		})
+		if err != nil {
+			return w, err
+		}
+		for _, c := range cons {
+			c.Status = h.status(c, r.now)
+			h.mu.Lock()
+			offer, asked := h.offers[c.ID]
+			h.mu.Unlock()
+			in, err := h.gateInput(r.Tx, k, w.Project, c, offer, r.now)
+			if err != nil {
+				return w, err
+			}
+			gates := domain.Gates(in)
+			if !asked {
+				i := slices.IndexFunc(gates, func(g domain.GateResult) bool { return g.Gate == domain.GateServable })
+				gates[i].Reason = "the conductor has not asked for work since the hub came up, so it is not known what it can serve"
+			}
+			w.Conductors = append(w.Conductors, WhyConductor{
+				MachineID: c.MachineID, Gates: gates,
+				Eligible: !slices.ContainsFunc(gates, func(g domain.GateResult) bool { return !g.Pass }),
+			})
+		}
+		return w, nil
+	})
+}
+
+// Snapshot is the state of a project, or of all, at one moment.
+type Snapshot struct {
+	At         domain.Time        `json:"at"`
+	Running    []SnapshotRun      `json:"running"`
+	Waiting    []domain.Ticket    `json:"waiting"`             // to be retried, or not before a time
+	Held       []domain.Ticket    `json:"held"`                // by a person or a limit
+	Machines   []domain.Ticket    `json:"waiting_for_machine"` // their conductor has been away for long
+	Conductors []domain.Conductor `json:"conductors"`
+	Totals     SnapshotTotals     `json:"totals"`
+	Limits     SnapshotLimits     `json:"limits"`
+}
+
+// SnapshotRun is a live run with its ticket.
+type SnapshotRun struct {
+	Run    domain.Run    `json:"run"`
+	Ticket domain.Ticket `json:"ticket"`
+}
+
+// SnapshotTotals are sums over all runs ever.
+type SnapshotTotals struct {
+	Runs      int              `json:"runs"`
+	Footprint domain.Footprint `json:"footprint"`
+}
+
+// SnapshotLimits are what bounds dispatch now.
+type SnapshotLimits struct {
+	Live        int `json:"live"`
+	Slots       int `json:"slots"` // over the conductors that are online
+	MaxAttempts int `json:"max_attempts"`
+	ClusterCap  int `json:"cluster_cap"` // of the project; 0 for none or for all projects
+}
+
+// Snapshot returns the state of a project by id or key, or of every project for "".
+func (h *Hub) Snapshot(ctx context.Context, p auth.Principal, project string) (Snapshot, error) {
+	return read(ctx, h, p, func(r *reader) (Snapshot, error) {
+		s := Snapshot{At: r.now, Running: []SnapshotRun{}, Waiting: []domain.Ticket{}, Held: []domain.Ticket{}, Machines: []domain.Ticket{}}
+		s.Limits.MaxAttempts = h.limits.MaxAttempts
+		only := r.project
+		if project != "" {
+			pr, err := r.Tx.Project(project)
+			if errors.Is(err, domain.ErrNotFound) {
+				pr, err = r.ProjectByKey(project)
+			}
+			if err != nil || r.visible(pr.ID) != nil {
+				return s, fmt.Errorf("there is no project %q: %w", project, domain.ErrNotFound)
+			}
+			only, s.Limits.ClusterCap = pr.ID, pr.Settings.ClusterCap
+		}
+		var q store.Query
+		if only != "" {
+			q.Filters = []store.Filter{{Field: "project", Values: []string{only}}}
+		}
+		return s, r.snapshot(&s, q, only)
+	})
+}
+
+func (r *reader) snapshot(s *Snapshot, q store.Query, only string) error {
+	cons, _, err := r.Tx.Conductors(q)
+	if err != nil {
+		return err
+	}
+	away := map[string]bool{}
+	for i := range cons {
+		cons[i].Status = r.h.status(cons[i], r.now)
+		if cons[i].Status == domain.ConductorOnline {
+			s.Limits.Slots += cons[i].MaxParallel
+		}
+		away[cons[i].ID] = r.h.away(cons[i], r.now) >= r.h.limits.WaitingAfter
+	}
+	s.Conductors = cons
+	runs, _, err := r.Tx.Runs(q)
+	if err != nil {
+		return err
+	}
+	for _, run := range runs {
+		s.Totals.Runs++
+		if run.Footprint != nil {
+			s.Totals.Footprint.Add(*run.Footprint)
+		}
+		if !run.State.Live() {
+			continue
+		}
+		s.Limits.Live++
+		k, err := r.Tx.Ticket(run.Ticket)
+		if err != nil {
+			return err
+		}
+		s.Running = append(s.Running, SnapshotRun{Run: run, Ticket: k})
+	}
+	tickets, _, err := r.Tx.Tickets(q)
+	if err != nil {
+		return err
+	}
+	for _, k := range tickets {
+		switch {
+		case domain.Terminal(string(k.Workflow), k.State):
+		case k.Hold != nil:
+			s.Held = append(s.Held, k)
+		case k.TreeAt != "" && away[string(k.TreeAt)]:
+			s.Machines = append(s.Machines, k)
+		case k.RetryAt.After(r.now.Time) || k.NotBefore.After(r.now.Time):
+			s.Waiting = append(s.Waiting, k)
+		}
+	}
+	return nil
+}

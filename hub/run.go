@@ -1,0 +1,322 @@
+package hub
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"gaia/domain"
+	"gaia/hub/auth"
+	"gaia/hub/store"
+)
+
+// Claim picks the first ticket, in claim order, whose gates all pass for the caller, and claims it. A nil Assignment means
+// that there is none. A repeat with the same run id gets the run that the first call made.
+func (h *Hub) Claim(ctx context.Context, c Call, q domain.ClaimRequest) (*domain.Assignment, error) {
+	if id, err := uuid.Parse(q.Run); err != nil || id.Version() != 7 || id.String() != q.Run {
+		return nil, invalid("run", "%q is no UUID of version 7", q.Run)
+	}
+	var hash [32]byte
+	if b, err := hex.DecodeString(q.TokenSHA256); err != nil || copy(hash[:], b) != len(hash) || len(b) != len(hash) {
+		return nil, invalid("token_sha256", "64 hexadecimal digits are needed")
+	}
+	a, err := write(ctx, h, c, auth.Lease, func(t *tx) (*domain.Assignment, error) {
+		con, err := t.Conductor(c.Conductor)
+		if err != nil {
+			return nil, err
+		}
+		switch r, err := t.Run(q.Run); {
+		case err == nil && r.Conductor != con.ID:
+			return nil, check("run", fmt.Errorf("the run id is taken: %w", domain.ErrConflict))
+		case err == nil:
+			return assignment(t.Tx, r)
+		case !errors.Is(err, domain.ErrNotFound):
+			return nil, err
+		}
+		k, err := t.pick(con, q.Offer)
+		if err != nil || k == nil {
+			return nil, err
+		}
+		return t.claim(con, *k, q, hash)
+	})
+	if err == nil {
+		h.mu.Lock()
+		h.offers[c.Conductor] = q.Offer
+		h.mu.Unlock()
+	}
+	return a, err
+}
+
+// pick returns the first eligible candidate.
+func (t *tx) pick(con domain.Conductor, o domain.Offer) (*domain.Ticket, error) {
+	con.Status = t.h.status(con, t.now)
+	con.Paused = "" // it asks, so it is not
+	p, err := t.Project(con.Project)
+	if err != nil {
+		return nil, err
+	}
+	states := con.States
+	if len(states) == 0 {
+		states = domain.ClaimableStates()
+	}
+	var found *domain.Ticket
+	err = t.Candidates(p.ID, states, t.now, func(k domain.Ticket) (bool, error) {
+		in, err := t.h.gateInput(t.Tx, k, p, con, o, t.now)
+		if err != nil {
+			return false, err
+		}
+		if domain.Eligible(in) {
+			found = &k
+		}
+		return found == nil, nil
+	})
+	return found, err
+}
+
+func (t *tx) claim(con domain.Conductor, k domain.Ticket, q domain.ClaimRequest, token [32]byte) (*domain.Assignment, error) {
+	p, err := t.Project(k.Project)
+	if err != nil {
+		return nil, err
+	}
+	n, err := t.NextRunNumber(k.Project)
+	if err != nil {
+		return nil, err
+	}
+	r := domain.Run{
+		ID: q.Run, Number: n, Project: k.Project, Ticket: k.ID, Conductor: con.ID, Mode: domain.ModeAgent,
+		State: domain.RunClaimed, Attempt: k.Attempts + 1, ClaimedAt: t.now, StateAtStart: k.State,
+		Branch: k.Branch, Agent: domain.Ref(q.Offer.AgentFor(k, p)),
+	}
+	r.ClaimExpiresAt = t.h.lease(r, t.now)
+	if err := t.saveRun(&r, "run.claimed"); err != nil {
+		return nil, err
+	}
+	if err := t.PutToken(store.Token{Hash: token, Kind: store.TokenRun, Holder: r.ID}); err != nil {
+		return nil, err
+	}
+	return assignment(t.Tx, r)
+}
+
+// assignment gathers what a conductor needs to work on a run.
+func assignment(tx store.Tx, r domain.Run) (*domain.Assignment, error) {
+	k, err := tx.Ticket(r.Ticket)
+	if err != nil {
+		return nil, err
+	}
+	a := &domain.Assignment{Run: r, Ticket: k}
+	if a.Project, err = tx.Project(r.Project); err != nil {
+		return nil, err
+	}
+	if a.Comments, _, err = tx.Comments(store.Query{
+		Filters: []store.Filter{{Field: "ticket", Values: []string{k.ID}}},
+		Sort:    []store.Sort{{Field: "created_at"}},
+	}); err != nil {
+		return nil, err
+	}
+	if a.Blockers, err = blockersOf(tx, k); err != nil {
+		return nil, err
+	}
+	if a.Children, _, err = tx.Tickets(store.Query{
+		Filters: []store.Filter{{Field: "parent", Values: []string{k.ID}}},
+		Sort:    []store.Sort{{Field: "created_at"}},
+	}); err != nil {
+		return nil, err
+	}
+	switch last, err := tx.LastEndedRun(k.ID); {
+	case err == nil && last.ID != r.ID:
+		a.LastRun = &last
+	case err != nil && !errors.Is(err, domain.ErrNotFound):
+		return nil, err
+	}
+	return a, nil
+}
+
+// own returns a run of the calling conductor.
+func own(tx store.Tx, p auth.Principal, id string) (domain.Run, error) {
+	r, err := tx.Run(id)
+	if err != nil {
+		return r, err
+	}
+	if r.Conductor != p.Conductor {
+		return r, fmt.Errorf("run %d belongs to another conductor: %w", r.Number, domain.ErrForbidden)
+	}
+	return r, nil
+}
+
+// Start marks a claimed run running. An ended run stays as it is.
+func (h *Hub) Start(ctx context.Context, c Call, id string, s domain.StartReport) (domain.Fate, error) {
+	return write(ctx, h, c, auth.Lease, func(t *tx) (domain.Fate, error) {
+		r, err := own(t.Tx, c.Principal, id)
+		if err != nil || r.State != domain.RunClaimed {
+			return domain.FateOf(r), err
+		}
+		k, err := t.Ticket(r.Ticket)
+		if err != nil {
+			return domain.Fate{}, err
+		}
+		if k.Branch == "" {
+			k.Branch = domain.Ref(s.Branch)
+		}
+		if k.TreeAt != domain.Ref(c.Conductor) || k.Branch == domain.Ref(s.Branch) {
+			k.TreeAt = domain.Ref(c.Conductor)
+			if err := t.saveTicket(&k, "ticket.tree_set"); err != nil {
+				return domain.Fate{}, err
+			}
+		}
+		r.State, r.StartedAt = domain.RunRunning, t.now
+		r.WorktreePath, r.Branch, r.BaseSHA = domain.Ref(s.WorktreePath), domain.Ref(s.Branch), domain.Ref(s.BaseSHA)
+		r.Unit, r.Permissions, r.Log = domain.Ref(s.Unit), domain.Ref(s.Permissions), domain.Ref(s.Log)
+		if s.Agent != "" {
+			r.Agent = domain.Ref(s.Agent)
+		}
+		r.ClaimExpiresAt = h.lease(r, t.now)
+		return domain.FateOf(r), t.saveRun(&r, "run.started")
+	})
+}
+
+// Fail ends a live run of the caller. An ended run stays as it is.
+func (h *Hub) Fail(ctx context.Context, c Call, id string, f domain.FailReport) (domain.Fate, error) {
+	return write(ctx, h, c, auth.Lease, func(t *tx) (domain.Fate, error) {
+		if !f.Reason.EndsRun() {
+			return domain.Fate{}, invalid("reason", "%q is none of %v", f.Reason, domain.Reasons())
+		}
+		r, err := own(t.Tx, c.Principal, id)
+		if err != nil || r.State.Ended() {
+			return domain.FateOf(r), err
+		}
+		err = t.fail(&r, domain.RunFailed, domain.Failure{Reason: f.Reason, Note: cut(f.Note, domain.MaxTitle), Until: f.Until, Hold: f.Hold})
+		return domain.FateOf(r), err
+	})
+}
+
+// cut shortens text for a person to at most n bytes, on a character's boundary.
+func cut(s string, n int) string {
+	if len(s) > n {
+		s = s[:n]
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+// fail ends a live run, the ticket's change first.
+func (t *tx) fail(r *domain.Run, state domain.RunState, f domain.Failure) error {
+	k, err := t.Ticket(r.Ticket)
+	if err != nil {
+		return err
+	}
+	if f.Reason != domain.ReasonUndone || f.Hold {
+		k.Fail(f, t.h.limits, t.now)
+		if err := t.saveTicket(&k, "ticket.failed"); err != nil {
+			return err
+		}
+	}
+	r.State, r.EndReason, r.EndNote, r.EndedAt = state, f.Reason, f.Note, t.now
+	return t.saveRun(r, "run."+string(state))
+}
+
+// Finalise closes an ended run with what its conductor found. A repeat changes nothing.
+func (h *Hub) Finalise(ctx context.Context, c Call, id string, f domain.FinaliseReport) error {
+	done, err := write(ctx, h, c, auth.Lease, func(t *tx) (bool, error) {
+		r, err := own(t.Tx, c.Principal, id)
+		if err != nil || !r.FinalizedAt.IsZero() {
+			return false, err
+		}
+		if !r.State.Ended() {
+			return false, fmt.Errorf("run %d is %s and cannot be finalised: %w", r.Number, r.State, domain.ErrConflict)
+		}
+		if f.Footprint != nil {
+			if n := f.Footprint.Negative(); n != "" {
+				return false, invalid("footprint", "%s is negative", n)
+			}
+			r.Footprint = f.Footprint
+		}
+		if err := t.finaliseTicket(r, f); err != nil {
+			return false, err
+		}
+		if f.EndSHA != "" {
+			r.EndSHA = domain.Ref(f.EndSHA)
+		}
+		r.FinalizedAt = t.now
+		return true, t.saveRun(&r, "run.finalised")
+	})
+	if err != nil || !done {
+		return err
+	}
+	// The head in the journal is an anchor outside the database: a log whose tail was cut no longer reaches it.
+	seq, head, err := h.store.Head(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // the run is finalised; only the anchor is missing
+	}
+	h.log.Info().Str("run", id).Int64("seq", seq).Hex("head", head[:]).Msg("run finalised; head of the event log")
+	return nil
+}
+
+// finaliseTicket notes on the ticket where its unpushed work lies, if r is its last run, and what came late.
+func (t *tx) finaliseTicket(r domain.Run, f domain.FinaliseReport) error {
+	k, err := t.Ticket(r.Ticket)
+	if err != nil {
+		return err
+	}
+	last, err := t.LastEndedRun(k.ID)
+	if err != nil {
+		return err
+	}
+	_, err = t.LiveRun(k.ID)
+	if err != nil && !errors.Is(err, domain.ErrNotFound) {
+		return err
+	}
+	if newest := err != nil && last.ID == r.ID; newest {
+		at := domain.Ref("")
+		if f.Unpushed {
+			at = domain.Ref(r.Conductor)
+		}
+		if k.TreeAt != at {
+			k.TreeAt = at
+			if err := t.saveTicket(&k, "ticket.tree_set"); err != nil {
+				return err
+			}
+		}
+	}
+	if len(f.LateWork) == 0 {
+		return nil
+	}
+	body := fmt.Sprintf("Run %d committed after it had written the ticket's state:\n\n- %s", r.Number, strings.Join(f.LateWork, "\n- "))
+	_, err = t.comment(k, "late_work", cut(body, domain.MaxComment))
+	return err
+}
+
+// StopRun ends a live run for a person and holds its ticket, unless it is to be retried. An ended run stays as it is.
+func (h *Hub) StopRun(ctx context.Context, c Call, id string, retry bool, note string) (domain.Run, error) {
+	return write(ctx, h, c, auth.RunStop, func(t *tx) (domain.Run, error) {
+		r, err := t.Run(id)
+		if err != nil || r.State.Ended() {
+			return r, err
+		}
+		if note == "" {
+			note = "stopped by " + c.User
+		}
+		err = t.fail(&r, domain.RunFailed, domain.Failure{Reason: domain.ReasonStopped, Note: cut(note, domain.MaxTitle), Hold: !retry})
+		return r, err
+	})
+}
+
+// PatchRunFootprint sets what a run says that it has used. It is a run's own write, and liveness rather than content.
+func (h *Hub) PatchRunFootprint(ctx context.Context, c Call, id string, f domain.Footprint) (domain.Run, error) {
+	return write(ctx, h, c, auth.RunFootprint, func(t *tx) (domain.Run, error) {
+		if n := f.Negative(); n != "" {
+			return domain.Run{}, invalid("footprint", "%s is negative", n)
+		}
+		if id != c.Run {
+			return domain.Run{}, fmt.Errorf("a run writes its own footprint only: %w", domain.ErrForbidden)
+		}
+		r, err := t.Run(id)
+		if err != nil {
+			return r, err
+		}
+		r.Footprint = &f
+		return r, t.PutRun(r)
+	})
+}

@@ -1,0 +1,292 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gaia/domain"
+	"gaia/hub/store"
+)
+
+// sweepEvery is the time between two sweeps.
+const sweepEvery = time.Second
+
+// jump is by how much two clocks may drift apart, or a sweep be late, before the hub takes it for a set clock, a suspend
+// or a stopped process, during which nobody could renew a lease.
+const jump = 5 * time.Second
+
+// reading is one look at all clocks.
+type reading struct {
+	wall       time.Time
+	mono, boot time.Duration
+}
+
+func (h *Hub) read() reading {
+	return reading{h.clock.Now(), h.clock.Mono(), h.clock.Boot()}
+}
+
+// slept reports whether leases cannot be trusted, because between two readings the wall clock was set, the machine was
+// suspended, or the hub did not run.
+func slept(a, b reading) bool {
+	mono, boot, wall := b.mono-a.mono, b.boot-a.boot, b.wall.Sub(a.wall)
+	return mono > jump+sweepEvery || boot-mono > jump || (wall-boot).Abs() > jump
+}
+
+// Open gives every live lease a fresh lifetime: nobody could renew it while the hub was down. It must be called once,
+// before the hub serves.
+func (h *Hub) Open(ctx context.Context) error {
+	if err := h.refresh(ctx); err != nil {
+		return fmt.Errorf("renew the leases: %w", err)
+	}
+	h.mu.Lock()
+	h.last = h.read()
+	h.mu.Unlock()
+	return nil
+}
+
+// refresh starts all counting anew: leases, and how long a conductor has been away.
+func (h *Hub) refresh(ctx context.Context) error {
+	now := h.now()
+	err := h.store.Update(ctx, func(tx store.Tx) error {
+		runs, err := tx.LiveRuns("")
+		if err != nil {
+			return err
+		}
+		for _, r := range runs {
+			fresh := domain.At(now.Add(h.leases.Running))
+			if r.State == domain.RunClaimed {
+				// The longest life of a claim counts from its making, so that moves on, too.
+				r.ClaimedAt, fresh = now, domain.At(now.Add(h.leases.Claim))
+			}
+			if con, err := tx.Conductor(r.Conductor); err == nil && !con.PartedAt.IsZero() {
+				fresh = domain.At(now.Add(h.leases.Parting))
+			}
+			r.ClaimExpiresAt = fresh
+			if err := tx.PutRun(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.awake = now
+	h.mu.Unlock()
+	return nil
+}
+
+// Tend sweeps until ctx ends. beat, where not nil, is called after each sweep that worked.
+func (h *Hub) Tend(ctx context.Context, beat func()) error {
+	for {
+		if err := h.Sweep(ctx); err != nil && ctx.Err() == nil {
+			h.log.Error().Err(err).Msg("cannot look after the leases; trying again")
+		} else if beat != nil {
+			beat()
+		}
+		if err := h.clock.Sleep(ctx, sweepEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// Sweep is one look at leases and conductors: it expires runs whose lease ran out while the hub was up and awake, and
+// notes which conductors have gone.
+func (h *Hub) Sweep(ctx context.Context) error {
+	h.mu.Lock()
+	last, swept := h.last, h.swept
+	h.mu.Unlock()
+	now := h.read()
+	if slept(last, now) {
+		h.log.Warn().Dur("monotonic", now.mono-last.mono).Dur("boot", now.boot-last.boot).Dur("wall", now.wall.Sub(last.wall)).
+			Msg("a clock has jumped or the machine has slept; every lease starts anew")
+		if err := h.refresh(ctx); err != nil {
+			return fmt.Errorf("renew the leases: %w", err)
+		}
+	}
+	h.mu.Lock()
+	h.last = now
+	h.mu.Unlock()
+	due, err := h.due(ctx)
+	if err != nil {
+		return err
+	}
+	if due {
+		if err := h.expire(ctx); err != nil {
+			return err
+		}
+	}
+	if now.mono-swept < time.Hour {
+		return nil
+	}
+	h.mu.Lock()
+	h.swept = now.mono
+	h.mu.Unlock()
+	if err := h.store.Update(ctx, func(tx store.Tx) error { return tx.DropAnswers(now.wall.Add(-AnswerTTL)) }); err != nil {
+		return fmt.Errorf("drop old answers: %w", err)
+	}
+	return h.store.Checkpoint(ctx)
+}
+
+// due reports, without a writing transaction, whether there is anything to expire.
+func (h *Hub) due(ctx context.Context) (bool, error) {
+	due, now := false, h.now()
+	err := h.store.View(ctx, func(tx store.Tx) error {
+		runs, err := tx.LiveRuns("")
+		if err != nil {
+			return err
+		}
+		for _, r := range runs {
+			due = due || !r.ClaimExpiresAt.After(now.Time)
+		}
+		cons, _, err := tx.Conductors(store.Query{})
+		for _, c := range cons {
+			due = due || c.Status != h.status(c, now)
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("look at the leases: %w", err)
+	}
+	return due, nil
+}
+
+func (h *Hub) expire(ctx context.Context) error {
+	events := 0
+	err := h.store.Update(ctx, func(stx store.Tx) error {
+		t := &tx{Tx: stx, h: h, now: h.now()}
+		defer func() { events = t.events }()
+		cons, _, err := t.Conductors(store.Query{})
+		if err != nil {
+			return err
+		}
+		for _, c := range cons {
+			if s := h.status(c, t.now); s != c.Status {
+				c.Status = s
+				if err := t.saveConductor(&c, "conductor.status"); err != nil {
+					return err
+				}
+			}
+		}
+		runs, err := t.LiveRuns("")
+		if err != nil {
+			return err
+		}
+		for _, r := range runs {
+			if r.ClaimExpiresAt.After(t.now.Time) {
+				continue
+			}
+			note := "its conductor did not renew the lease in time"
+			if r.State == domain.RunClaimed {
+				note = "it was claimed and never started"
+			}
+			if err := t.fail(&r, domain.RunExpired, domain.Failure{Reason: domain.ReasonMachineLost, Note: note}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("expire leases: %w", err)
+	}
+	if events > 0 {
+		h.bump()
+	}
+	return nil
+}
+
+// away is how long nothing was heard of a conductor while the hub was up and awake.
+func (h *Hub) away(c domain.Conductor, now domain.Time) time.Duration {
+	h.mu.Lock()
+	since := h.awake
+	h.mu.Unlock()
+	if c.LastSeen.After(since.Time) {
+		since = c.LastSeen
+	}
+	return now.Sub(since.Time)
+}
+
+// status is what a conductor is now. A clean stop is offline at once.
+func (h *Hub) status(c domain.Conductor, now domain.Time) domain.ConductorStatus {
+	switch {
+	case !c.PartedAt.IsZero(), h.away(c, now) > h.limits.OfflineAfter:
+		return domain.ConductorOffline
+	case c.Draining:
+		return domain.ConductorDraining
+	}
+	return domain.ConductorOnline
+}
+
+// gateInput gathers what the gates look at, for the claim and for `why` alike.
+func (h *Hub) gateInput(tx store.Tx, k domain.Ticket, p domain.Project, con domain.Conductor, o domain.Offer, now domain.Time) (domain.GateInput, error) {
+	in := domain.GateInput{Ticket: k, Project: p, Conductor: con, Offer: o, Limits: h.limits, Now: now}
+	blockers, err := blockersOf(tx, k)
+	if err != nil {
+		return in, err
+	}
+	for _, b := range blockers {
+		in.Blockers = append(in.Blockers, domain.Blocker{
+			Identifier: b.Identifier, State: b.State, Terminal: domain.Terminal(string(b.Workflow), b.State),
+		})
+	}
+	if in.LiveRun, err = optional(tx.LiveRun(k.ID)); err != nil {
+		return in, err
+	}
+	if in.LastRun, err = optional(tx.LastEndedRun(k.ID)); err != nil {
+		return in, err
+	}
+	if in.LastRun != nil {
+		last, err := optional(tx.Conductor(in.LastRun.Conductor))
+		if err != nil {
+			return in, err
+		}
+		// A conductor that restarts is not away: its last run is finalised in a moment.
+		if last == nil || h.away(*last, now) > h.limits.OfflineAfter {
+			in.LastConductor = domain.ConductorOffline
+		}
+	}
+	if k.TreeAt != "" {
+		if in.TreeConductor, err = optional(tx.Conductor(string(k.TreeAt))); err != nil {
+			return in, err
+		}
+		if in.TreeConductor != nil {
+			in.TreeAway = h.away(*in.TreeConductor, now)
+		}
+	}
+	if k.Target != "" {
+		target, err := optional(tx.Conductor(string(k.Target)))
+		if err != nil {
+			return in, err
+		}
+		if target != nil {
+			in.TargetName = target.MachineID
+		}
+	}
+	if p.Settings.BudgetTokens > 0 || p.Settings.BudgetCost > 0 {
+		if in.Used, err = tx.UsedByTicket(k.ID); err != nil {
+			return in, err
+		}
+	}
+	if in.LiveInProject, err = tx.CountLive(p.ID, "", ""); err != nil {
+		return in, err
+	}
+	if in.LiveHere, err = tx.CountLive("", con.ID, ""); err != nil {
+		return in, err
+	}
+	in.LiveHereState, err = tx.CountLive("", con.ID, k.State)
+	return in, err
+}
+
+// optional turns "not found" into nil.
+func optional[T any](v T, err error) (*T, error) {
+	if errors.Is(err, domain.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &v, nil
+}
