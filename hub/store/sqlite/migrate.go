@@ -1,0 +1,101 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/pressly/goose/v3"
+)
+
+// migrate brings the database to the newest of the migrations. One that holds data already is copied first.
+func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS) error {
+	known, err := versioned(ctx, db)
+	if err != nil {
+		return fmt.Errorf("%s cannot be used: %w", path, err)
+	}
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, migrations,
+		goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("reading the built-in migrations: %w", err)
+	}
+	current, target, err := provider.GetVersions(ctx)
+	if err != nil {
+		return failure("reading the version of "+path, err)
+	}
+	switch {
+	case current == target:
+		return nil
+	case current > target:
+		return fmt.Errorf("%s has schema %d, which a newer Gaia has made; this one knows schemas up to %d: install the newer version again, or start on a backup", path, current, target)
+	case known && current > 0:
+		if err := backup(ctx, db, backupPath(path, current)); err != nil {
+			return fmt.Errorf("%s was not changed to schema %d, because it could not be copied first: %w", path, target, err)
+		}
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return failure(fmt.Sprintf("changing %s from schema %d to %d", path, current, target), err)
+	}
+	return nil
+}
+
+// versioned reports whether the file is a database of Gaia. An empty file is none yet, anything else is an error.
+func versioned(ctx context.Context, db *sql.DB) (bool, error) {
+	var tables, ours int
+	err := db.QueryRowContext(ctx, "SELECT count(*), count(*) FILTER (WHERE name = ?) FROM sqlite_schema WHERE type = 'table'",
+		goose.DefaultTablename).Scan(&tables, &ours)
+	switch {
+	case err != nil:
+		return false, failure("reading it", err)
+	case tables > 0 && ours == 0:
+		return false, errors.New("it is a database of another program")
+	}
+	return ours > 0, nil
+}
+
+// backupPath returns a name beside the database that is free.
+func backupPath(path string, version int64) string {
+	base := fmt.Sprintf("%s.schema-%d.bak", path, version)
+	name := base
+	for i := 2; ; i++ {
+		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
+			return name
+		}
+		name = fmt.Sprintf("%s.%d", base, i)
+	}
+}
+
+// backup copies the database to a new file that is durable and readable by its owner only.
+func backup(ctx context.Context, db *sql.DB, path string) (err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("making the copy: %w", err)
+	}
+	defer func() {
+		if closeErr := f.Close(); err == nil && closeErr != nil {
+			err = fmt.Errorf("closing the copy: %w", closeErr)
+		}
+		if err != nil {
+			err = errors.Join(err, os.Remove(path)) // our own half of a copy
+		}
+	}()
+	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
+		return failure("copying the database to "+path, err)
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("syncing the copy: %w", err)
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return fmt.Errorf("syncing the folder of the copy: %w", err)
+	}
+	defer dir.Close()
+	if err := dir.Sync(); err != nil {
+		return fmt.Errorf("syncing the folder of the copy: %w", err)
+	}
+	return nil
+}
