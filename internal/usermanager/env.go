@@ -105,6 +105,7 @@ func (e Env) Command(name string, args ...string) *exec.Cmd {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Env, cmd.Dir = e.Environ(), e.Home
+	asUser(cmd)
 	// A child that keeps the output open must not keep the test.
 	cmd.WaitDelay = 10 * time.Second
 	return cmd
@@ -133,11 +134,9 @@ func (e Env) Systemctl(args ...string) (string, error) { return systemctl(args..
 // Story is what the user manager and the journal know about the test's units.
 func (e Env) Story() string {
 	status, _ := systemctl("status", "--no-pager", "--lines=0", "--all", e.Prefix+"-*")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	journal, err := exec.CommandContext(ctx, "journalctl", "--user", "--no-pager", "--output=short-precise", "--lines=400", "--user-unit="+e.Prefix+"-*").CombinedOutput()
+	journal, err := ask("journalctl", "--user", "--no-pager", "--output=short-precise", "--lines=400", "--user-unit="+e.Prefix+"-*")
 	if err != nil {
-		journal = fmt.Appendf(journal, "journalctl: %v\n", err)
+		journal += fmt.Sprintf("journalctl: %v\n", err)
 	}
 	return fmt.Sprintf("units of %s:\n%s\ntheir journal:\n%s", e.Prefix, status, journal)
 }
@@ -212,10 +211,16 @@ func configHome() string {
 }
 
 func systemctl(args ...string) (string, error) {
+	return ask("systemctl", append([]string{"--user"}, args...)...)
+}
+
+// ask runs a command as the user of the user manager.
+func ask(name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "systemctl", append([]string{"--user"}, args...)...)
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+runtimeDir())
+	asUser(cmd)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -124,10 +124,9 @@ func mounts(p plan) error {
 	return mount("tmpfs", p.User.Home, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("mode=700,uid=%d,gid=%d", p.User.UID, p.User.GID))
 }
 
-// cgroups builds the part of the tree that PID 1 of a real machine would have built, with the user's part delegated.
+// cgroups builds the part of the tree that PID 1 of a real machine would have built.
 func cgroups(u account) error {
-	manager := u.managerCgroup()
-	for _, name := range []string{"init.scope", "system.slice/harness.service", "system.slice/systemd-journald.service", manager} {
+	for _, name := range []string{"init.scope", "system.slice/harness.service", "system.slice/systemd-journald.service"} {
 		if err := os.MkdirAll(filepath.Join(cgroupRoot, name), 0o755); err != nil {
 			return fmt.Errorf("make the cgroup %s: %w", name, err)
 		}
@@ -135,6 +134,15 @@ func cgroups(u account) error {
 	// A cgroup with processes in it cannot hand controllers down.
 	if err := os.WriteFile(filepath.Join(cgroupRoot, "init.scope/cgroup.procs"), []byte("0"), 0); err != nil {
 		return fmt.Errorf("move to the cgroup init.scope: %w", err)
+	}
+	return delegate(u)
+}
+
+// delegate makes the user manager's cgroup, with one below it for the tests, and gives both to the user.
+func delegate(u account) error {
+	manager := u.managerCgroup()
+	if err := os.MkdirAll(filepath.Join(cgroupRoot, manager), 0o755); err != nil {
+		return fmt.Errorf("make the cgroup of the user manager: %w", err)
 	}
 	dir := cgroupRoot
 	for _, part := range strings.Split(manager, "/") {

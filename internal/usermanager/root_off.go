@@ -2,5 +2,10 @@
 
 package usermanager
 
+import "os/exec"
+
 // rootOnly says that the tests take the whole user manager down and up again, for which they stay root.
 const rootOnly = false
+
+// asUser makes a command the ordinary user's, whom we are already.
+func asUser(*exec.Cmd) {}

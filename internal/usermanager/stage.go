@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gofrs/flock"
@@ -61,11 +62,24 @@ func stageBinaries(root, dir string) error {
 	built := filepath.Join(cache, "bin")
 	// Without a slash at its end a single package would be written to a file of that name. With the temporary folder
 	// beside it a new binary is renamed into place, so that an old one may be running meanwhile.
-	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", built + "/"}, packages...)...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTMPDIR="+cache)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", strings.Join(packages, " "), err, out)
+	build := func(packages ...string) error {
+		cmd := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-o", built + "/"}, packages...)...)
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTMPDIR="+cache)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", strings.Join(packages, " "), err, out)
+		}
+		return nil
+	}
+	if build(packages...) != nil {
+		// One that does not compile fails the tests that start it, and no others.
+		packages = slices.DeleteFunc(packages, func(pkg string) bool {
+			err := build(pkg)
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "usermanager: %v\n", err)
+			}
+			return err != nil
+		})
 	}
 	for _, pkg := range packages {
 		name := filepath.Base(pkg)

@@ -13,8 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMain(m *testing.M) { Main(m) }
-
 func TestItIsAnOrdinaryUserOfARunningManager(t *testing.T) {
 	require.NotZero(t, os.Geteuid())
 	out, err := exec.Command("systemctl", "--user", "is-system-running", "--wait").CombinedOutput()
