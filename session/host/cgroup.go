@@ -1,0 +1,69 @@
+package host
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// cgroupOf returns the control group of a process, as the unified hierarchy names it.
+func cgroupOf(pid string) (string, error) {
+	data, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+	if err != nil {
+		return "", fmt.Errorf("reading the control group of process %s: %w", pid, err)
+	}
+	return parseCgroup(data)
+}
+
+func parseCgroup(data []byte) (string, error) {
+	sc := bufio.NewScanner(bytes.NewReader(data))
+	for sc.Scan() {
+		if path, ok := strings.CutPrefix(sc.Text(), "0::"); ok {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("/proc/…/cgroup names no group of the unified hierarchy")
+}
+
+// counter reads one number of a control group's file: the value of key, or with key "" the file's only one. What cannot
+// be read, since the kernel or the manager's delegation leaves it out, counts as 0.
+func counter(group, file, key string) int64 {
+	data, err := os.ReadFile(filepath.Join(cgroupRoot, group, file))
+	if err != nil {
+		return 0
+	}
+	return parseCounter(data, key)
+}
+
+func parseCounter(data []byte, key string) int64 {
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		if key == "" && len(f) == 1 {
+			f = []string{"", f[0]}
+		}
+		if len(f) == 2 && f[0] == key {
+			if n, err := strconv.ParseInt(f[1], 10, 64); err == nil && n >= 0 {
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// oomKills returns how many processes of the group the kernel has killed for memory.
+func oomKills(group string) int64 { return counter(group, "memory.events", "oom_kill") }
+
+// bootID identifies this boot of the machine.
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("reading the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}

@@ -1,0 +1,171 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"gaia/internal/durable"
+	"gaia/session"
+)
+
+// execTimeout bounds all that Exec does: the wait for the host and the checks of the tree.
+const execTimeout = time.Minute
+
+// Exec makes the calling process, which is the pane's, the agent of the run. It returns only if that is not possible, with
+// the status to exit with; why stands on the screen and is told to the host.
+func Exec(folder session.Folder, stderr io.Writer) int {
+	f, err := announce(folder)
+	if err != nil {
+		fmt.Fprintln(stderr, "gaia-session exec:", err)
+		return ExitNoAgent
+	}
+	err = become(folder)
+	fmt.Fprintln(stderr, "gaia-session exec:", err)
+	_, _ = f.WriteString(err.Error()) // if that fails too, the host sees the pane end
+	_ = f.Close()
+	return ExitNoAgent
+}
+
+func become(folder session.Folder) error {
+	ctx, cancel := context.WithTimeout(context.Background(), execTimeout)
+	defer cancel()
+	if err := passGate(ctx, folder); err != nil {
+		return fmt.Errorf("waiting for the host: %w", err)
+	}
+	tree, err := folder.Tree()
+	if err != nil {
+		return err
+	}
+	env, err := folder.Env()
+	if err != nil {
+		return err
+	}
+	if len(tree.Argv) == 0 || !filepath.IsAbs(tree.Argv[0]) {
+		return fmt.Errorf("the agent's program %q has no absolute path", tree.Argv)
+	}
+	if err := enter(ctx, tree, env); err != nil {
+		return err
+	}
+	if term := os.Getenv("TERM"); term != "" { // tmux knows what its terminal is, nobody else does
+		env["TERM"] = term
+	}
+	if err := syscall.Exec(tree.Argv[0], tree.Argv, environ(env)); err != nil {
+		return fmt.Errorf("starting %s: %w", tree.Argv[0], err)
+	}
+	return nil
+}
+
+func environ(env map[string]string) []string {
+	out := make([]string, 0, len(env))
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, k+"="+env[k])
+	}
+	return out
+}
+
+// enter changes to the worktree and makes sure that it is one: an agent in the wrong folder works on somebody's own files.
+func enter(ctx context.Context, tree session.TreeFile, env map[string]string) error {
+	want, err := filepath.EvalSymlinks(tree.Path)
+	if err != nil {
+		return fmt.Errorf("entering the worktree: %w", err)
+	}
+	if err := os.Chdir(want); err != nil {
+		return fmt.Errorf("entering the worktree: %w", err)
+	}
+	top, err := git(ctx, env, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return err
+	}
+	if top != want {
+		return fmt.Errorf("%s is not a worktree of its own: git takes it for a part of %s", want, top)
+	}
+	dir, err := git(ctx, env, "rev-parse", "--absolute-git-dir")
+	if err != nil {
+		return err
+	}
+	if tree.GitDir != "" {
+		own, err := filepath.EvalSymlinks(tree.GitDir)
+		if err != nil {
+			return fmt.Errorf("looking for the worktree's git directory: %w", err)
+		}
+		if dir != own {
+			return fmt.Errorf("the worktree %s belongs to %s, not to %s", want, dir, own)
+		}
+	}
+	if tree.Branch == "" {
+		return nil
+	}
+	branch, err := branchOf(ctx, env, dir)
+	if err != nil {
+		return err
+	}
+	if branch != "refs/heads/"+tree.Branch {
+		return fmt.Errorf("the worktree %s is on %q, not on the branch %s", want, branch, tree.Branch)
+	}
+	return nil
+}
+
+// branchOf returns the branch that is checked out, or the one that an unfinished rebase will come back to.
+func branchOf(ctx context.Context, env map[string]string, dir string) (string, error) {
+	branch, err := git(ctx, env, "symbolic-ref", "-q", "HEAD")
+	if err == nil {
+		return branch, nil
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		return "", err
+	}
+	for _, f := range []string{"rebase-merge/head-name", "rebase-apply/head-name"} {
+		if data, err := durable.Read(filepath.Join(dir, f), 4096); err == nil {
+			return strings.TrimSpace(string(data)), nil
+		}
+	}
+	return "HEAD", nil
+}
+
+// git asks git about the working directory, with nothing of the environment that could point it elsewhere.
+func git(ctx context.Context, env map[string]string, args ...string) (string, error) {
+	path, err := lookPath("git", env["PATH"])
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = []string{"PATH=" + env["PATH"], "HOME=" + env["HOME"], "LC_ALL=C.UTF-8", "GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0"}
+	killGroup(cmd)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return strings.TrimSuffix(string(out), "\n"), nil
+}
+
+// lookPath finds a program in the run's PATH, which is not that of this process.
+func lookPath(name, path string) (string, error) {
+	for _, dir := range filepath.SplitList(path) {
+		if p := filepath.Join(dir, name); filepath.IsAbs(p) {
+			if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+				return p, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s is not in the run's PATH (%s)", name, path)
+}
+
+// killGroup makes the end of a command's context end everything that the command started.
+func killGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+}

@@ -1,0 +1,111 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"gaia/session"
+)
+
+// fileExec is how Exec and Host see each other. It is there, and locked by Exec, from the moment that the pane has come up;
+// the lock goes when Exec has become the agent or has died, and what stands in the file is why it died.
+const fileExec = "exec"
+
+const gatePoll = 5 * time.Millisecond
+
+// gate keeps the pane from becoming the agent until the host has looked at it: it is an exclusive lock on the start mark,
+// which the kernel takes back if the host dies.
+type gate struct{ f *os.File }
+
+func closeGate(folder session.Folder) (gate, error) {
+	f, err := os.Open(folder.Path(session.FileStarted))
+	if err != nil {
+		return gate{}, fmt.Errorf("opening the start mark: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return gate{}, errors.Join(fmt.Errorf("locking the start mark: %w", err), f.Close())
+	}
+	return gate{f}, nil
+}
+
+func (g gate) open() { _ = g.f.Close() }
+
+// passGate waits until the host lets the pane go on.
+func passGate(ctx context.Context, folder session.Folder) error {
+	f, err := os.Open(folder.Path(session.FileStarted))
+	if err != nil {
+		return fmt.Errorf("no host has started this run: %w", err)
+	}
+	defer f.Close()
+	return lock(ctx, f, unix.LOCK_SH)
+}
+
+func lock(ctx context.Context, f *os.File, how int) error {
+	for {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(gatePoll):
+		}
+	}
+}
+
+// announce makes the file by which the host sees this process. The file is locked before it has its name. It is made
+// only once, so that a second agent in the same tree is refused.
+func announce(folder session.Folder) (*os.File, error) {
+	f, err := os.CreateTemp(string(folder), "."+fileExec+"-")
+	if err != nil {
+		return nil, fmt.Errorf("announcing the pane: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = errors.Join(err, os.Link(f.Name(), folder.Path(fileExec)), os.Remove(f.Name()))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("announcing the pane: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+// errEnded: the pane's process ended without a word.
+var errEnded = errors.New("the pane's process ended before it became the agent")
+
+// awaitPane waits until the pane has come up and stands before the gate.
+func awaitPane(ctx context.Context, folder session.Folder, ended <-chan struct{}) (*os.File, error) {
+	for {
+		f, err := os.Open(folder.Path(fileExec))
+		if err == nil || !errors.Is(err, os.ErrNotExist) {
+			return f, err
+		}
+		select {
+		case <-ended:
+			return nil, errEnded
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(gatePoll):
+		}
+	}
+}
+
+// awaitAgent waits until the process behind f has become the agent, and returns why it did not.
+func awaitAgent(ctx context.Context, f *os.File) error {
+	if err := lock(ctx, f, unix.LOCK_SH); err != nil {
+		return fmt.Errorf("waiting for the agent's program: %w", err)
+	}
+	var text [4096]byte
+	n, err := f.ReadAt(text[:], 0)
+	if n > 0 {
+		return errors.New(strings.ToValidUTF8(string(text[:n]), "?"))
+	}
+	_ = err // an empty file is at its end
+	return nil
+}

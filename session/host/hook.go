@@ -1,0 +1,97 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"strings"
+	"unicode"
+
+	"gaia/registry"
+	"gaia/session"
+)
+
+// hookError is a hook that failed.
+type hookError struct {
+	name string
+	exit *int // nil where it did not exit by itself
+	err  error
+}
+
+func (e *hookError) Error() string { return "the hook " + e.name + " " + e.err.Error() }
+func (e *hookError) Unwrap() error { return e.err }
+
+// hookLog returns the name of the file that takes a hook's output.
+func hookLog(name string) string { return "hook-" + name + ".log" }
+
+// runHook runs one hook in the worktree: its script is the checkout's own, and values reach it by environment only. When
+// the time is over, or ctx ends, everything that it has started in its process group is killed.
+func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, env map[string]string, name string, h registry.Hook) error {
+	timeout := h.Timeout
+	if timeout <= 0 {
+		timeout = registry.DefaultHookTimeout
+	}
+	hctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	// A file and no pipe: a server that the hook leaves in the background must neither be waited for nor lose its output.
+	out, err := os.OpenFile(folder.Path(hookLog(name)), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return &hookError{name: name, err: fmt.Errorf("has no file for its output: %w", err)}
+	}
+	defer out.Close()
+	env = maps.Clone(env)
+	env["GAIA_HOOK"] = name
+	env["GAIA_WORKTREE"] = tree.Path
+	env["GAIA_BRANCH"] = tree.Branch
+	env["GAIA_BASE"] = tree.Base
+	env["TERM"] = "dumb"
+	cmd := exec.CommandContext(hctx, "/bin/sh", "-c", h.Script)
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = tree.Path, environ(env), out, out
+	killGroup(cmd)
+	err = cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case hctx.Err() != nil:
+		return &hookError{name: name, err: fmt.Errorf("took longer than %s and was killed%s", timeout, tail(folder, name))}
+	case errors.As(err, &exit) && exit.Exited():
+		code := exit.ExitCode()
+		return &hookError{name: name, exit: &code, err: fmt.Errorf("failed: %w%s", err, tail(folder, name))}
+	}
+	return &hookError{name: name, err: fmt.Errorf("failed: %w%s", err, tail(folder, name))}
+}
+
+// tail tells the last line of a hook's output and where the rest is.
+func tail(folder session.Folder, name string) string {
+	path := folder.Path(hookLog(name))
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	const most = 300
+	st, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	buf := make([]byte, min(st.Size(), most))
+	n, _ := f.ReadAt(buf, st.Size()-int64(len(buf)))
+	lines := bytes.Split(bytes.TrimSpace(buf[:n]), []byte("\n"))
+	last := strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(string(lines[len(lines)-1]), ""))
+	if last == "" {
+		return "; it printed nothing"
+	}
+	return fmt.Sprintf("; its last words: %s (all of them: %s)", last, path)
+}

@@ -1,0 +1,466 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"gaia/domain"
+	"gaia/registry"
+	"gaia/session"
+	"gaia/tmux"
+)
+
+const (
+	treePoll     = 100 * time.Millisecond
+	openTimeout  = 2 * execTimeout  // from the start of tmux until the agent runs
+	statusWait   = 3 * time.Second  // tmux learns of the end of a pane's process a moment after the kernel
+	endTimeout   = 5 * time.Second  // of tmux and the agent, when the run is told to end
+	politeEnd    = 3 * time.Second  // of which the agent has this much for itself
+	fileTmuxConf = "tmux.conf"      // in the run folder
+	extendMargin = 10 * time.Second // for what comes after the hook after_run
+	maxSignal    = 128
+)
+
+// Host is the main process of a run's unit. It returns the status to exit with: that of the agent, 0 if it was told to end
+// by ctx, or one of this package's own.
+func Host(ctx context.Context, folder session.Folder, log zerolog.Logger) int {
+	h := &host{folder: folder, log: log, notify: notifier()}
+	var err error
+	if h.spec, err = folder.Load(); err != nil {
+		log.Error().Err(err).Msg("the run folder is not usable")
+		return ExitConfig
+	}
+	h.log = log.With().Str("gaia_run", h.spec.Run).Str("gaia_ticket", h.spec.Identifier).Logger()
+	if h.group, err = cgroupOf("self"); err != nil {
+		h.log.Error().Err(err).Msg("the run cannot be hosted here")
+		return ExitConfig
+	}
+	h.oom = oomKills(h.group)
+	h.started = session.Started{Run: h.spec.Run, InvocationID: invocationID(), PID: os.Getpid(), At: domain.At(time.Now())}
+	if h.started.BootID, err = bootID(); err != nil {
+		h.log.Error().Err(err).Msg("the run cannot be hosted here")
+		return ExitConfig
+	}
+	switch err := folder.MarkStarted(h.started); {
+	case errors.Is(err, domain.ErrExists):
+		h.log.Error().Err(err).Msg("this run was started before; a run is started once")
+		return ExitStarted
+	case err != nil:
+		h.log.Error().Err(err).Msg("the run folder is not usable")
+		return ExitConfig
+	}
+	return h.run(ctx)
+}
+
+// invocationID is how systemd tells this start of the unit from any other.
+func invocationID() string { return os.Getenv("INVOCATION_ID") }
+
+// notifier returns what speaks to systemd, and takes the address out of the environment, so that no child has it.
+func notifier() func(lines ...string) {
+	address := os.Getenv("NOTIFY_SOCKET")
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		os.Unsetenv(name)
+	}
+	return func(lines ...string) {
+		if address == "" {
+			return
+		}
+		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: address, Net: "unixgram"})
+		if err != nil {
+			return // systemd has its own time limits
+		}
+		defer conn.Close()
+		_, _ = conn.Write([]byte(strings.Join(lines, "\n")))
+	}
+}
+
+type host struct {
+	folder  session.Folder
+	spec    session.Spec
+	started session.Started
+	group   string
+	oom     int64 // oom_kill of the unit when the host began
+	log     zerolog.Logger
+	notify  func(lines ...string)
+
+	tree session.TreeFile
+	env  map[string]string
+
+	server  tmux.Server
+	ids     tmux.IDs
+	pidfd   int
+	output  *output
+	process *exec.Cmd     // the tmux server, nil until it was started
+	down    chan struct{} // closed when it has ended
+	downErr error
+	gone    chan struct{} // closed when the pane's process has ended
+}
+
+func (h *host) status(format string, a ...any) string {
+	return "STATUS=" + fmt.Sprintf("%s, %s, attempt %d: ", h.spec.Identifier, h.spec.State, h.spec.Attempt) + fmt.Sprintf(format, a...)
+}
+
+// run does everything from the start mark to the end.
+func (h *host) run(ctx context.Context) int {
+	rec, after := h.live(ctx)
+	// The record comes before anything else ends: whoever kills us from here on finds it.
+	code := h.record(rec)
+	h.close()
+	if after {
+		h.after(ctx)
+	}
+	return code
+}
+
+// live takes the run to its end and returns what is known of it; after says whether after_run is due.
+func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
+	h.notify(h.status("waits for the worktree"))
+	if err := h.waitTree(ctx); err != nil {
+		return h.failure(ctx, session.CauseTree, err), false
+	}
+	var err error
+	if h.env, err = h.folder.Env(); err != nil {
+		return h.failure(ctx, session.CauseStart, err), false
+	}
+	if h.tree.AfterCreate && h.tree.Hooks.AfterCreate.Set() {
+		h.notify(h.status("runs the hook %s", registry.HookAfterCreate))
+		if err := runHook(ctx, h.folder, h.tree, h.env, registry.HookAfterCreate, h.tree.Hooks.AfterCreate); err != nil {
+			return h.failure(ctx, session.CauseHook, err), false
+		}
+	}
+	if h.tree.Hooks.BeforeRun.Set() {
+		h.notify(h.status("runs the hook %s", registry.HookBeforeRun))
+		if err := runHook(ctx, h.folder, h.tree, h.env, registry.HookBeforeRun, h.tree.Hooks.BeforeRun); err != nil {
+			return h.failure(ctx, session.CauseHook, err), false
+		}
+	}
+	h.notify(h.status("opens the session"))
+	if err := h.open(ctx); err != nil {
+		return h.failure(ctx, session.CauseStart, err), true
+	}
+	h.notify("READY=1", h.status("the agent runs"))
+	h.log.Info().Str("socket", h.spec.Socket).Msg("the agent runs")
+	return h.wait(ctx), true
+}
+
+// waitTree waits for the file by which the conductor says that the worktree is ready.
+func (h *host) waitTree(ctx context.Context) error {
+	timeout := h.spec.TreeTimeout
+	if timeout <= 0 {
+		timeout = session.DefaultTreeTimeout
+	}
+	over := time.NewTimer(timeout)
+	defer over.Stop()
+	tick := time.NewTicker(treePoll)
+	defer tick.Stop()
+	for {
+		tree, err := h.folder.Tree()
+		if !errors.Is(err, domain.ErrNotFound) {
+			h.tree = tree
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-over.C:
+			return fmt.Errorf("no worktree came within %s", timeout)
+		case <-tick.C:
+		}
+	}
+}
+
+// failure records an end before, or instead of, the agent's. What failed because the run was told to end is not a failure.
+func (h *host) failure(ctx context.Context, cause string, err error) session.Record {
+	if ctx.Err() != nil {
+		return session.Record{Cause: session.CauseTerm}
+	}
+	rec := session.Record{Cause: cause, Note: err.Error()}
+	var hook *hookError
+	if errors.As(err, &hook) {
+		rec.Hook, rec.Exit = hook.name, hook.exit
+	}
+	h.log.Error().Err(err).Str("cause", cause).Msg("the run cannot go on")
+	return rec
+}
+
+// open starts tmux, opens the one pane, looks at it and lets it become the agent.
+func (h *host) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	h.server = tmux.Server{Socket: h.spec.Socket, Conf: h.folder.Path(fileTmuxConf)}
+	if err := h.server.CheckSocket(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(h.spec.Socket), 0o700); err != nil {
+		return fmt.Errorf("making the folder of the tmux sockets: %w", err)
+	}
+	if err := os.WriteFile(h.server.Conf, tmux.Conf(), 0o600); err != nil {
+		return fmt.Errorf("writing tmux's configuration: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	barrier, err := closeGate(h.folder)
+	if err != nil {
+		return err
+	}
+	defer barrier.open()
+	if err := h.startServer(ctx); err != nil {
+		return err
+	}
+	h.ids, err = h.server.NewSession(ctx, tmux.NewSession{
+		Name: tmux.SessionName(h.spec.Identifier), Title: h.spec.Identifier + " · " + h.spec.Project,
+		Dir: h.tree.Path, Cols: orDefault(h.spec.Cols, 200), Rows: orDefault(h.spec.Rows, 50),
+		Argv: []string{self, "exec", string(h.folder)},
+	})
+	if err != nil {
+		return fmt.Errorf("opening the session: %w", err)
+	}
+	// The pane waits at the gate, so that its process is there and its id cannot be another's yet.
+	if err := h.watchPane(); err != nil {
+		return err
+	}
+	group, err := cgroupOf(strconv.Itoa(h.ids.PID))
+	if err != nil {
+		return err
+	}
+	if group != h.group {
+		return fmt.Errorf("tmux moved the pane to the control group %s, where the run's limits do not hold; the run's own is %s", group, h.group)
+	}
+	if h.output, err = openOutput(h.folder); err != nil {
+		return err
+	}
+	if err := h.server.PipePane(ctx, h.ids.Pane, h.output.r); err != nil {
+		return fmt.Errorf("keeping the pane's output: %w", err)
+	}
+	pane, err := awaitPane(ctx, h.folder, h.gone)
+	if err != nil {
+		return fmt.Errorf("waiting for the pane: %w", err)
+	}
+	defer pane.Close()
+	barrier.open()
+	return awaitAgent(ctx, pane)
+}
+
+func orDefault(n, def int) int {
+	if n <= 0 {
+		return def
+	}
+	return n
+}
+
+// serverEnv is what the tmux server gets, and with it whatever a person starts in the session. It has neither the bus nor
+// the runtime folder: with them tmux asks systemd to put each pane into a scope of its own, out of reach of the run's
+// limits. And it has nothing secret, since everybody who attaches can read it.
+func serverEnv(env map[string]string) []string {
+	out := map[string]string{"LANG": "C.UTF-8", "PATH": os.Getenv("PATH")}
+	for _, name := range []string{"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"} {
+		if v := env[name]; v != "" {
+			out[name] = v
+		}
+	}
+	return environ(out)
+}
+
+func (h *host) startServer(ctx context.Context) error {
+	cmd := h.server.Foreground(serverEnv(h.env))
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting tmux: %w", err)
+	}
+	h.process, h.down = cmd, make(chan struct{})
+	go func() {
+		h.downErr = cmd.Wait()
+		close(h.down)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	go func() { // a server that ends at once is not waited for
+		select {
+		case <-h.down:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return h.server.WaitReady(ctx)
+}
+
+// watchPane holds the pane's process by a descriptor that no other process can take over.
+func (h *host) watchPane() error {
+	fd, err := unix.PidfdOpen(h.ids.PID, 0)
+	if err != nil {
+		return fmt.Errorf("watching the pane's process: %w", err)
+	}
+	h.pidfd, h.gone = fd, make(chan struct{})
+	go func() {
+		defer close(h.gone)
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+			if n > 0 || err != nil && !errors.Is(err, syscall.EINTR) {
+				return
+			}
+		}
+	}()
+	return nil
+}
+
+// wait returns at the run's end with what is known of it.
+func (h *host) wait(ctx context.Context) session.Record {
+	select {
+	case <-ctx.Done():
+		return session.Record{Cause: session.CauseTerm}
+	case <-h.down:
+	case <-h.gone:
+		if rec, ok := h.paneEnd(); ok {
+			return rec
+		}
+	}
+	// The server's end hangs up on the pane, whose end may be seen first.
+	select {
+	case <-h.down:
+		return session.Record{Cause: session.CauseServer, Note: "the tmux server ended: " + state(h.process.ProcessState)}
+	case <-time.After(statusWait):
+		return session.Record{Cause: session.CausePane, Note: "the agent ended, and tmux does not say how (was its session closed by hand?)"}
+	}
+}
+
+func state(s *os.ProcessState) string {
+	if s == nil {
+		return "unknown"
+	}
+	return s.String()
+}
+
+// paneEnd asks tmux how the pane's process ended.
+func (h *host) paneEnd() (session.Record, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), statusWait)
+	defer cancel()
+	for ctx.Err() == nil {
+		panes, err := h.server.Panes(ctx)
+		if errors.Is(err, tmux.ErrNoServer) {
+			return session.Record{}, false
+		}
+		for _, p := range panes {
+			if p.ID != h.ids.Pane || p.Exit == nil && p.Signal == 0 {
+				continue
+			}
+			rec := session.Record{Cause: session.CausePane, Exit: p.Exit}
+			if p.Signal != 0 {
+				rec.Signal = unix.SignalName(syscall.Signal(p.Signal))
+			}
+			return rec, true
+		}
+		select {
+		case <-h.down:
+			return session.Record{}, false
+		case <-time.After(treePoll / 5):
+		}
+	}
+	return session.Record{}, false
+}
+
+// record saves the last screen and writes the record, and returns the status to exit with.
+func (h *host) record(rec session.Record) int {
+	if h.ids.Pane != "" && rec.Cause != session.CauseServer {
+		ctx, cancel := context.WithTimeout(context.Background(), politeEnd)
+		text, err := h.server.Capture(ctx, h.ids.Pane)
+		cancel()
+		if err == nil {
+			err = h.folder.WriteScreen(text)
+		}
+		if err != nil {
+			h.log.Warn().Err(err).Msg("the last screen is lost")
+		}
+	}
+	rec.Run, rec.BootID, rec.InvocationID = h.spec.Run, h.started.BootID, h.started.InvocationID
+	rec.EndedAt, rec.WrittenBy = domain.At(time.Now()), session.WrittenByHost
+	rec.OOMKill = max(0, oomKills(h.group)-h.oom)
+	var err error
+	if rec.TermRequested, err = h.folder.Stopping(); err != nil {
+		h.log.Warn().Err(err).Msg("whether the end was asked for is not known")
+	}
+	if err := h.folder.WriteRecord(rec); err != nil {
+		h.log.Error().Err(err).Msg("the record of the run's end is lost")
+	}
+	h.notify(h.status("has ended"))
+	h.log.Info().Str("cause", rec.Cause).Str("signal", rec.Signal).Interface("exit", rec.Exit).Msg("the run has ended")
+	switch {
+	case rec.Cause == session.CauseTerm:
+		return 0
+	case rec.Cause != session.CausePane:
+		return ExitFailed
+	case rec.Exit != nil:
+		return *rec.Exit
+	case rec.Signal != "":
+		return maxSignal + int(unix.SignalNum(rec.Signal))
+	}
+	return ExitFailed
+}
+
+// close ends the agent and tmux, within endTimeout. Children of the agent that are in no pane are systemd's: it kills the
+// unit's control group when this process has ended.
+func (h *host) close() {
+	if h.process == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	if h.gone != nil {
+		_ = unix.PidfdSendSignal(h.pidfd, unix.SIGTERM, nil, 0) // it may be gone already
+		select {
+		case <-h.gone:
+		case <-time.After(politeEnd):
+			_ = unix.PidfdSendSignal(h.pidfd, unix.SIGKILL, nil, 0)
+		}
+	}
+	if err := h.server.Kill(ctx); err != nil {
+		h.log.Warn().Err(err).Msg("tmux does not end by itself")
+	}
+	select {
+	case <-h.down:
+	case <-ctx.Done():
+		_ = h.process.Process.Kill()
+		<-h.down
+	}
+	if h.output != nil {
+		if err := h.output.Close(); err != nil {
+			h.log.Warn().Err(err).Msg("the run's output is not complete")
+		}
+	}
+	if err := os.Remove(h.spec.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		h.log.Warn().Err(err).Msg("the tmux socket is left")
+	}
+}
+
+// after runs the hook after_run, which has its own time even when the unit is being stopped.
+func (h *host) after(ctx context.Context) {
+	hook := h.tree.Hooks.AfterRun
+	if !hook.Set() {
+		return
+	}
+	timeout := hook.Timeout
+	if timeout <= 0 {
+		timeout = registry.DefaultHookTimeout
+	}
+	extend := context.AfterFunc(ctx, func() {
+		h.notify("EXTEND_TIMEOUT_USEC=" + strconv.FormatInt((timeout+extendMargin).Microseconds(), 10))
+	})
+	defer extend()
+	h.notify(h.status("runs the hook %s", registry.HookAfterRun))
+	if err := runHook(context.WithoutCancel(ctx), h.folder, h.tree, h.env, registry.HookAfterRun, hook); err != nil {
+		h.log.Warn().Err(err).Msg("the run is not affected")
+	}
+}
