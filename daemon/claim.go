@@ -1,0 +1,266 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"gaia/domain"
+	"gaia/session"
+)
+
+// setPaused finds out why nothing should be claimed, apart from what the hub itself decides by.
+func (d *Conductor) setPaused(ctx context.Context) {
+	why := d.whyPaused(ctx)
+	d.mu.Lock()
+	before := d.paused
+	d.paused = why
+	d.mu.Unlock()
+	if why != before {
+		if why == "" {
+			d.cfg.Log.Info().Msg("work is claimed again")
+		} else {
+			d.cfg.Log.Warn().Msg("nothing is claimed: " + why)
+		}
+	}
+}
+
+func (d *Conductor) whyPaused(ctx context.Context) string {
+	d.mu.Lock()
+	minFree, untrusted := d.settings.MinFreeDisk, slices.Sorted(maps.Keys(d.shas))
+	d.mu.Unlock()
+	if p := d.cfg.Machine.Pressure(minFree); p != "" {
+		return p
+	}
+	ctx, cancel := context.WithTimeout(ctx, callDeadline)
+	defer cancel()
+	c, err := d.base(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	if sha := c.hooks.SHA256(); sha != "" {
+		untrusted = append(untrusted, sha)
+	}
+	for _, sha := range untrusted {
+		ok, err := d.cfg.Machine.Trusted(sha)
+		if err != nil {
+			return err.Error()
+		}
+		if !ok {
+			return hooksNotTrusted
+		}
+		d.mu.Lock()
+		delete(d.shas, sha)
+		d.mu.Unlock()
+	}
+	agents, err := d.cfg.Machine.Agents(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	if len(agents.Available) == 0 {
+		var why []string
+		for _, name := range slices.Sorted(maps.Keys(agents.Unavailable)) {
+			why = append(why, fmt.Sprintf("%s: %v", name, agents.Unavailable[name]))
+		}
+		return strings.Join(append([]string{"no agent can be started (gaia doctor)"}, why...), "; ")
+	}
+	return ""
+}
+
+const hooksNotTrusted = "hooks are not trusted: gaia conductor trust"
+
+// claim asks for work until the slots are full or nothing is left. It is part of the loop: what follows a claim is not.
+func (d *Conductor) claim(ctx context.Context) error {
+	for {
+		if ctx.Err() != nil || !d.mayClaim() {
+			return nil
+		}
+		if err := d.step("claiming"); err != nil {
+			return err
+		}
+		more, err := d.claimOne(ctx)
+		if errors.Is(err, domain.ErrSuperseded) {
+			return ErrSuperseded
+		}
+		if err != nil {
+			d.cfg.Log.Warn().Err(err).Msg("claiming did not succeed and is tried again")
+			return nil
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+func (d *Conductor) mayClaim() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.adopted && d.hub.answered && !d.draining && !d.stopping && d.paused == "" && d.loadLocked() < d.settings.MaxParallel
+}
+
+// claimOne asks one question. It reports whether another one may be asked.
+func (d *Conductor) claimOne(ctx context.Context) (bool, error) {
+	f, req, again, err := d.reservation(ctx)
+	if err != nil {
+		return false, err
+	}
+	sent := d.cfg.Clock.Boot()
+	call, cancel := context.WithTimeout(ctx, callDeadline)
+	defer cancel()
+	a, err := d.cfg.Remote.Claim(call, req)
+	switch {
+	case refusal(err):
+		d.discard(f)
+		return false, fmt.Errorf("claim: %w", err)
+	case err != nil:
+		return false, fmt.Errorf("claim, of which the answer is asked for again: %w", err) // the reservation stays
+	case a == nil:
+		d.discard(f)
+		return again, nil // the answer to an old question says nothing about now
+	}
+	d.mu.Lock()
+	r := d.runLocked(req.Run)
+	r.assignment, r.leaseFrom = a, sent
+	r.folder = f
+	d.learnLocked(r, domain.FateOf(a.Run))
+	d.leaseLocked(r, a.Run)
+	r.spec.Ticket, r.spec.Identifier, r.spec.Number, r.spec.State = a.Ticket.ID, a.Ticket.Identifier, a.Run.Number, a.Run.StateAtStart
+	d.mu.Unlock()
+	d.runLog(r).Info().Msgf("claimed %s in %s as run %d", a.Ticket.Identifier, a.Run.StateAtStart, a.Run.Number)
+	if boot, err := d.cfg.Machine.BootID(); err == nil {
+		d.act(r, decide(d.fresh(r, boot)))
+	}
+	return true, nil
+}
+
+// fresh is the view of a run that has just been claimed: the folder was reserved by this process or found without a
+// start, so there is no session yet.
+func (d *Conductor) fresh(r *run, boot string) view {
+	v := d.view(r, boot)
+	if v.session == domain.SessionUnknown && !v.started {
+		v.session = domain.SessionGone
+	}
+	return v
+}
+
+// refusal reports whether an answer says that the claim was understood and has had no effect.
+func refusal(err error) bool {
+	for _, e := range []error{domain.ErrInvalid, domain.ErrConflict, domain.ErrForbidden, domain.ErrUnauthenticated, domain.ErrNotFound} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Conductor) discard(f session.Folder) {
+	d.mu.Lock()
+	delete(d.runs, f.Run())
+	d.mu.Unlock()
+	if err := f.Discard(); err != nil {
+		d.cfg.Log.Warn().Err(err).Msg("an unused run folder stays")
+	}
+}
+
+// reservation returns a run folder with its question: one whose answer was lost, else a new one. Folder, token and
+// question are on disk before the question is asked.
+func (d *Conductor) reservation(ctx context.Context) (session.Folder, domain.ClaimRequest, bool, error) {
+	d.mu.Lock()
+	var open []*run
+	for _, id := range slices.Sorted(maps.Keys(d.runs)) {
+		if r := d.runs[id]; r.folder != "" && !r.claimed && !r.known && r.work == "" {
+			open = append(open, r)
+		}
+	}
+	d.mu.Unlock()
+	for _, r := range open {
+		c, err := readFile[claimFile](r.folder, fileClaim)
+		if err == nil {
+			return r.folder, c.Request, true, nil
+		}
+		d.runLog(r).Warn().Err(err).Msg("a reservation cannot be read and is dropped")
+		d.discard(r.folder)
+	}
+	offer, err := d.offer(ctx)
+	if err != nil {
+		return "", domain.ClaimRequest{}, false, err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return "", domain.ClaimRequest{}, false, fmt.Errorf("drawing a run id: %w", err)
+	}
+	token, sum, err := drawToken()
+	if err != nil {
+		return "", domain.ClaimRequest{}, false, err
+	}
+	f, err := session.Reserve(filepath.Join(d.cfg.Runs, id.String()), token)
+	if err != nil {
+		return "", domain.ClaimRequest{}, false, err
+	}
+	req := domain.ClaimRequest{Run: id.String(), TokenSHA256: sum, Offer: offer}
+	if err := writeFile(f, fileClaim, claimFile{Instance: d.cfg.Instance, Request: req}); err != nil {
+		d.discard(f)
+		return "", domain.ClaimRequest{}, false, err
+	}
+	d.mu.Lock()
+	d.runLocked(id.String()).folder = f
+	d.mu.Unlock()
+	return f, req, false, nil
+}
+
+// drawToken returns a secret and its SHA-256, both in hex. The hub gets to know the second only.
+func drawToken() (token, sum string, err error) {
+	b := make([]byte, 32)
+	if _, err := rand.Read(b); err != nil {
+		return "", "", fmt.Errorf("drawing a token: %w", err)
+	}
+	token = hex.EncodeToString(b)
+	h := sha256.Sum256([]byte(token))
+	return token, hex.EncodeToString(h[:]), nil
+}
+
+// offer says what can be served at this moment. States whose slots are taken here by sessions that the hub counts no
+// longer are left out.
+func (d *Conductor) offer(ctx context.Context) (domain.Offer, error) {
+	ctx, cancel := context.WithTimeout(ctx, callDeadline)
+	defer cancel()
+	c, err := d.base(ctx)
+	if err != nil {
+		return domain.Offer{}, err
+	}
+	agents, err := d.cfg.Machine.Agents(ctx)
+	if err != nil {
+		return domain.Offer{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	used := map[string]int{}
+	for _, r := range d.runs {
+		if r.takesSlot() {
+			used[r.spec.State]++
+		}
+	}
+	o := domain.Offer{
+		Serves: []string{}, Agents: slices.Sorted(maps.Keys(agents.Available)), Default: d.settings.Agent, Routes: agents.Routes,
+	}
+	if o.Default == "" {
+		o.Default = agents.Default
+	}
+	for _, k := range c.skills.Serves() {
+		state := k[strings.LastIndex(k, "/")+1:]
+		if limit, ok := d.settings.Slots[state]; ok && used[state] >= limit {
+			continue
+		}
+		o.Serves = append(o.Serves, k)
+	}
+	return o, nil
+}

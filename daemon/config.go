@@ -1,0 +1,142 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"gaia/domain"
+	"gaia/internal/clock"
+)
+
+// ErrSuperseded is what Run returns when a newer process has registered as this conductor. The process must exit with a
+// status that systemd does not restart: two processes would otherwise take the identity from each other for ever.
+var ErrSuperseded = errors.New("a newer process has registered as this conductor; this one stops and leaves its runs to that one")
+
+// Workspace is what the conductor needs of the checkout: the port, and the commit that a new tree would start from.
+type Workspace interface {
+	domain.Workspace
+	// Base returns that commit, without a fetch.
+	Base(ctx context.Context) (string, error)
+	// GitDir returns the git directory of a worktree.
+	GitDir(ctx context.Context, tree string) (string, error)
+}
+
+// Agents is what a machine can start at one moment.
+type Agents struct {
+	Available   map[string]domain.Agent
+	Unavailable map[string]error // why not, by name
+	Default     string
+	Routes      []domain.Route
+}
+
+// Machine is what the conductor asks of the machine at each dispatch, since people install agents and change their
+// environment while it runs.
+type Machine interface {
+	Agents(ctx context.Context) (Agents, error)
+	// Environment composes the environment of a run; gaia holds the GAIA_* values.
+	Environment(ctx context.Context, agent string, gaia map[string]string) (map[string]string, error)
+	// Trusted reports whether a person has trusted hooks of that SHA-256 for this checkout.
+	Trusted(sha string) (bool, error)
+	// TrustedAll reports whether a person has allowed agents of this checkout to do anything.
+	TrustedAll() (bool, error)
+	// Pressure returns why the machine should not take on more work, or "".
+	Pressure(minFreeDisk uint64) string
+	// BootID identifies the time since the last boot.
+	BootID() (string, error)
+	// Attached reports whether a person looks at the run whose tmux server has that socket.
+	Attached(ctx context.Context, socket string) (bool, error)
+}
+
+// Settings are the values of conductor.toml that hold for the conductor itself.
+type Settings struct {
+	Project       string // key
+	States        []string
+	MaxParallel   int
+	Slots         map[string]int
+	Agent         string // of tickets for which nothing else names one; "" leaves it to the machine
+	Permissions   string // ask, edits or all
+	Push          string // when an agent may push: never or agent
+	WorkspaceRoot string
+	MinFreeDisk   uint64
+	Limits        domain.RunLimits
+	Tick          time.Duration // between two ticks that nothing has hastened
+	Grace         time.Duration // for a run to end its turn after its own state write
+	Blocked       time.Duration // for an agent to wait for a person who does not come
+	TreeTimeout   time.Duration // for the tree to be made
+}
+
+// The times that hold where Settings name none.
+const (
+	DefaultTick    = 15 * time.Second
+	DefaultGrace   = 20 * time.Second
+	DefaultBlocked = 15 * time.Minute
+)
+
+// Names are how the machine's objects are called.
+type Names struct {
+	Unit   func(number int) string // of a run
+	Socket func(run string) string // of a run's tmux server
+}
+
+// Config is what a conductor consists of.
+type Config struct {
+	Instance, Prefix string
+	MachineID        string
+	Epoch            string // drawn by each process start
+	Label, Version   string
+	Runs             string // folder of the run folders
+	GaiaBin          string // folder of the binaries
+	Hub              string // address, for the runs
+	Home             string // GAIA_HOME where that is set, for the runs
+	Names            Names
+
+	Remote    domain.Remote
+	Executor  domain.Executor
+	Workspace Workspace
+	Machine   Machine
+	Clock     clock.Clock
+	Log       zerolog.Logger
+
+	Settings Settings
+	// Reload reads the settings again.
+	Reload func() (Settings, error)
+	// Notify speaks to the service manager; nil speaks to nobody.
+	Notify func(state string)
+	// Watchdog is the service manager's limit between two signs of life, 0 without one.
+	Watchdog time.Duration
+
+	// step is called before each step of the loop and of a run's work. Tests interrupt there.
+	step func(name string) error
+}
+
+// Deadlines of calls. Each is far below the watchdog's limit where the loop itself waits.
+const (
+	callDeadline   = 10 * time.Second // one question to hub, units or git that the loop waits for
+	hookDeadline   = 30 * time.Minute // on top of the time for the tree: hooks run before the agent does
+	stopDeadline   = 5 * time.Minute  // a session that ends: after_run extends it
+	reportDeadline = time.Minute
+)
+
+func (c *Config) check() error {
+	for _, p := range []struct {
+		name    string
+		missing bool
+	}{
+		{"instance", c.Instance == ""}, {"machine_id", c.MachineID == ""}, {"epoch", c.Epoch == ""},
+		{"project", c.Settings.Project == ""}, {"runs folder", c.Runs == ""}, {"remote", c.Remote == nil},
+		{"executor", c.Executor == nil}, {"workspace", c.Workspace == nil}, {"machine", c.Machine == nil},
+		{"clock", c.Clock == nil}, {"names", c.Names.Unit == nil || c.Names.Socket == nil},
+	} {
+		if p.missing {
+			return fmt.Errorf("conductor: %s is missing", p.name)
+		}
+	}
+	if c.Settings.MaxParallel < 1 {
+		return fmt.Errorf("conductor: max_parallel is %d and must be at least 1", c.Settings.MaxParallel)
+	}
+	return nil
+}
