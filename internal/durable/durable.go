@@ -16,9 +16,18 @@ import (
 
 // Replace writes data as path with exactly the permissions perm, whatever the umask: temporary file beside it, fsync,
 // rename, fsync of the folder.
-func Replace(path string, data []byte, perm fs.FileMode) error {
+func Replace(path string, data []byte, perm fs.FileMode) (err error) {
 	dir := filepath.Dir(path)
-	if err := renameio.WriteFile(path, data, perm, renameio.WithTempDir(dir), renameio.WithStaticPermissions(perm)); err != nil {
+	// Not renameio.WriteFile: that keeps the permissions of the file before, which may have been too open.
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithStaticPermissions(perm))
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	defer func() { err = errors.Join(err, f.Cleanup()) }()
+	if _, err := f.Write(data); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	if err := f.CloseAtomicallyReplace(); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	return SyncDir(dir)

@@ -58,12 +58,3 @@ func parseCounter(data []byte, key string) int64 {
 
 // oomKills returns how many processes of the group the kernel has killed for memory.
 func oomKills(group string) int64 { return counter(group, "memory.events", "oom_kill") }
-
-// bootID identifies this boot of the machine.
-func bootID() (string, error) {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("reading the boot id: %w", err)
-	}
-	return strings.TrimSpace(string(data)), nil
-}

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +32,12 @@ func Exec(folder session.Folder, stderr io.Writer) int {
 	}
 	err = become(folder)
 	fmt.Fprintln(stderr, "gaia-session exec:", err)
-	_, _ = f.WriteString(err.Error()) // if that fails too, the host sees the pane end
+	told := agentError{Cause: session.CauseStart, Text: err.Error()}
+	var tree *treeError
+	if errors.As(err, &tree) {
+		told.Cause = session.CauseTree
+	}
+	_ = json.NewEncoder(f).Encode(told) // if that fails, the host sees the pane end
 	_ = f.Close()
 	return ExitNoAgent
 }
@@ -54,7 +60,7 @@ func become(folder session.Folder) error {
 		return fmt.Errorf("the agent's program %q has no absolute path", tree.Argv)
 	}
 	if err := enter(ctx, tree, env); err != nil {
-		return err
+		return &treeError{err}
 	}
 	if term := os.Getenv("TERM"); term != "" { // tmux knows what its terminal is, nobody else does
 		env["TERM"] = term
@@ -64,6 +70,12 @@ func become(folder session.Folder) error {
 	}
 	return nil
 }
+
+// treeError is a worktree that is not what the conductor said.
+type treeError struct{ err error }
+
+func (e *treeError) Error() string { return e.err.Error() }
+func (e *treeError) Unwrap() error { return e.err }
 
 func environ(env map[string]string) []string {
 	out := make([]string, 0, len(env))

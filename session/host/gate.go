@@ -2,10 +2,11 @@ package host
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // fileExec is how Exec and Host see each other. It is there, and locked by Exec, from the moment that the pane has come up;
-// the lock goes when Exec has become the agent or has died, and what stands in the file is why it died.
+// the lock goes when Exec has become the agent or has died, and an agentError in the file says why it died.
 const fileExec = "exec"
 
 const gatePoll = 5 * time.Millisecond
@@ -101,11 +102,24 @@ func awaitAgent(ctx context.Context, f *os.File) error {
 	if err := lock(ctx, f, unix.LOCK_SH); err != nil {
 		return fmt.Errorf("waiting for the agent's program: %w", err)
 	}
-	var text [4096]byte
-	n, err := f.ReadAt(text[:], 0)
-	if n > 0 {
-		return errors.New(strings.ToValidUTF8(string(text[:n]), "?"))
+	data, err := io.ReadAll(io.LimitReader(f, 64<<10))
+	if err != nil {
+		return fmt.Errorf("reading why the agent did not start: %w", err)
 	}
-	_ = err // an empty file is at its end
-	return nil
+	if len(data) == 0 {
+		return nil
+	}
+	var e agentError
+	if err := json.Unmarshal(data, &e); err != nil {
+		return fmt.Errorf("reading why the agent did not start: %w", err)
+	}
+	return &e
 }
+
+// agentError is why the pane did not become the agent, as Exec tells the host.
+type agentError struct {
+	Cause string `json:"cause"` // session.CauseTree or session.CauseStart
+	Text  string `json:"text"`
+}
+
+func (e *agentError) Error() string { return e.Text }

@@ -20,6 +20,7 @@ import (
 	"gaia/registry"
 	"gaia/session"
 	"gaia/tmux"
+	"gaia/workspace"
 )
 
 const (
@@ -49,7 +50,7 @@ func Host(ctx context.Context, folder session.Folder, log zerolog.Logger) int {
 	}
 	h.oom = oomKills(h.group)
 	h.started = session.Started{Run: h.spec.Run, InvocationID: invocationID(), PID: os.Getpid(), At: domain.At(time.Now())}
-	if h.started.BootID, err = bootID(); err != nil {
+	if h.started.BootID, err = session.BootID(); err != nil {
 		h.log.Error().Err(err).Msg("the run cannot be hosted here")
 		return ExitConfig
 	}
@@ -139,6 +140,9 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 		if err := runHook(ctx, h.folder, h.tree, h.env, registry.HookAfterCreate, h.tree.Hooks.AfterCreate); err != nil {
 			return h.failure(ctx, session.CauseHook, err), false
 		}
+		if err := workspace.MarkAfterCreate(h.tree.GitDir); err != nil {
+			return h.failure(ctx, session.CauseTree, err), false
+		}
 	}
 	if h.tree.Hooks.BeforeRun.Set() {
 		h.notify(h.status("runs the hook %s", registry.HookBeforeRun))
@@ -188,6 +192,10 @@ func (h *host) failure(ctx context.Context, cause string, err error) session.Rec
 	}
 	rec := session.Record{Cause: cause, Note: err.Error()}
 	var hook *hookError
+	var agent *agentError
+	if errors.As(err, &agent) && agent.Cause != "" {
+		rec.Cause = agent.Cause
+	}
 	if errors.As(err, &hook) {
 		rec.Hook, rec.Exit = hook.name, hook.exit
 	}
