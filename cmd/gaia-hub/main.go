@@ -1,0 +1,93 @@
+// Command gaia-hub is the only authority for tickets, runs and leases. It is started by systemd, on its first caller.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"gaia/hub/server"
+	"gaia/internal/log"
+	"gaia/registry"
+)
+
+// Exit codes. The unit does not start a hub again that ended with exitConfig.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	exitConfig = 78
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	var (
+		config string
+		debug  bool
+		code   int
+	)
+	cmd := &cobra.Command{
+		Use:   "gaia-hub",
+		Short: "Serve tickets, runs and leases",
+		Long: `gaia-hub is the control plane of Gaia. systemd starts it when somebody connects to its socket:
+
+    systemctl --user enable --now gaia-hub.socket
+
+By hand it listens by itself. Settings are in ~/.gaia/hub.toml; all have defaults.`,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		RunE: func(*cobra.Command, []string) error {
+			code = serve(config, debug)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", "", "read this hub.toml instead of ~/.gaia/hub.toml")
+	cmd.Flags().BoolVar(&debug, "debug", false, "log every request")
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.SetArgs(args)
+	if err := cmd.Execute(); err != nil {
+		fmt.Fprintf(os.Stderr, "gaia-hub: %s\nTry: gaia-hub --help\n", err)
+		return exitUsage
+	}
+	return code
+}
+
+func serve(config string, debug bool) int {
+	logger := log.New(log.Options{Name: "gaia-hub", Debug: debug})
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	notify := func(state string) {
+		if _, err := daemon.SdNotify(false, state); err != nil {
+			logger.Debug().Err(err).Msg("the service manager cannot be told")
+		}
+	}
+	home, prefix, err := registry.Open(os.Getenv)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", server.ErrConfig, err)
+	} else if inherited, e := activation.Listeners(); e != nil {
+		err = fmt.Errorf("take over the sockets that systemd opened: %w", e)
+	} else {
+		err = server.Run(ctx, server.Options{
+			Home: home, Prefix: prefix, Config: config, Inherited: inherited, Notify: notify, Log: logger,
+		})
+	}
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, server.ErrConfig):
+		logger.Error().Err(err).Msg("the hub cannot start")
+		notify("STATUS=" + err.Error())
+		return exitConfig
+	}
+	logger.Error().Err(err).Msg("the hub ended")
+	notify("STATUS=" + err.Error())
+	return exitFailed
+}
