@@ -1,0 +1,608 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"gaia/domain"
+)
+
+// makingLock starts the reason of the lock that a worktree of ours has while it is being made. By it, a tree that a
+// crash has left half made is told from what a person put there. The reason ends with the commit that the branch
+// stood at.
+const makingLock = "gaia: being made for "
+
+func makingReason(key, run, from string) string {
+	return makingLock + key + " by run " + run + " from " + from
+}
+
+// madeFor reports whether a lock's reason is that of an unfinished tree of a key, and the commit that it started from.
+func madeFor(reason, key string) (from string, ok bool) {
+	if !strings.HasPrefix(reason, makingLock+key+" ") {
+		return "", false
+	}
+	i := strings.LastIndex(reason, " from ")
+	if i < 0 {
+		return "", false
+	}
+	return reason[i+len(" from "):], true
+}
+
+var runForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
+
+// hold returns a failure that only a person can mend.
+func hold(format string, a ...any) error {
+	return &domain.WorkspaceError{Hold: true, Err: fmt.Errorf(format, a...)}
+}
+
+// job is one call of Ensure.
+type job struct {
+	*Git
+	request  domain.TreeRequest
+	key      string
+	path     string
+	branch   string
+	lock     *os.File // the tree's lock
+	findings []string
+}
+
+func (j *job) find(format string, a ...any) { j.findings = append(j.findings, fmt.Sprintf(format, a...)) }
+
+// Ensure implements domain.Workspace. It fetches first, without any lock of the repository; it holds that lock only
+// while the list of worktrees is read and changed, so that the checkouts of several trees go on side by side.
+func (g *Git) Ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, error) {
+	t, err := g.ensure(ctx, r)
+	if w := (*domain.WorkspaceError)(nil); err != nil && !errors.As(err, &w) {
+		err = &domain.WorkspaceError{Err: err}
+	}
+	return t, err
+}
+
+func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, error) {
+	if err := domain.CheckIdentifier(r.Identifier); err != nil {
+		return domain.Tree{}, err
+	}
+	if r.Ticket == "" || !runForm.MatchString(r.Run) {
+		return domain.Tree{}, fmt.Errorf("a worktree is made for a ticket and a run, not for ticket %q and run %q: %w", r.Ticket, r.Run, domain.ErrInvalid)
+	}
+	key := domain.WorkspaceKey(r.Identifier)
+	j := &job{Git: g, request: r, key: key, path: filepath.Join(g.root, key), branch: r.Branch, lock: g.lockOf(key)}
+	if j.lock == nil {
+		return domain.Tree{}, fmt.Errorf("the lock of the worktree of %s is not held: %w", r.Identifier, domain.ErrInvalid)
+	}
+	if j.branch == "" {
+		j.branch = g.Branch(r.Identifier)
+	}
+	if err := g.checkBranchName(ctx, j.branch); err != nil {
+		return domain.Tree{}, err
+	}
+	finding, err := g.fetch(ctx)
+	if err != nil {
+		return domain.Tree{}, err
+	}
+	if finding != "" {
+		j.find("%s", finding)
+	}
+	if err := os.MkdirAll(g.root, 0o700); err != nil {
+		return domain.Tree{}, fmt.Errorf("make the workspace root: %w", err)
+	}
+	if real, err := filepath.EvalSymlinks(g.root); err != nil || real != g.root {
+		return domain.Tree{}, hold("the workspace root %s leads to %s since the start; restart the conductor", g.root, real)
+	}
+	if err := removeRemains(g.root, key); err != nil {
+		return domain.Tree{}, err
+	}
+	t, made, err := j.place(ctx)
+	if err != nil {
+		return domain.Tree{}, err
+	}
+	if made {
+		err = j.fill(ctx, t)
+	} else {
+		err = j.adopt(ctx, t)
+	}
+	if err != nil {
+		return domain.Tree{}, err
+	}
+	head, err := Head(ctx, j.path)
+	if err != nil {
+		return domain.Tree{}, err
+	}
+	return domain.Tree{Path: j.path, Branch: t.marker.Branch, Base: t.marker.Base, Head: head,
+		AfterCreate: !t.marker.AfterCreate, Findings: j.findings}, nil
+}
+
+// place decides, under the repository's lock, whether there is a complete tree to take (made is false) or registers
+// a new, still empty one.
+func (j *job) place(ctx context.Context) (t *tree, made bool, err error) {
+	repository, err := j.lockRepository(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer unflock(repository)
+	if err := j.removeJunk(); err != nil {
+		return nil, false, err
+	}
+	registered, err := j.adminOf(j.path)
+	if err != nil {
+		return nil, false, err
+	}
+	var before *Marker
+	st, err := os.Lstat(j.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if registered != nil {
+			if before, err = j.folderGone(ctx, *registered); err != nil {
+				return nil, false, err
+			}
+		}
+	case err != nil:
+		return nil, false, fmt.Errorf("look at %s: %w", j.path, err)
+	case st.Mode()&fs.ModeSymlink != 0:
+		return nil, false, hold("%s is a symbolic link, where the worktree of %s should be; remove it: rm %s", j.path, j.request.Identifier, quote(j.path))
+	default:
+		found, err := j.treeAt(j.path)
+		if err == nil {
+			return &found, false, j.mayTake(ctx, found)
+		}
+		if empty, e := isEmpty(j.path); e == nil && empty && registered == nil {
+			break
+		}
+		if registered != nil && registered.locked {
+			if from, ours := madeFor(registered.reason, j.key); ours {
+				if err := j.discard(ctx, *registered, from); err != nil {
+					return nil, false, err
+				}
+				break
+			}
+		}
+		what := strings.TrimSuffix(err.Error(), ": "+domain.ErrNotFound.Error())
+		return nil, false, hold("something else is where the worktree of %s should be: %s; move it away: mv %s %s",
+			j.request.Identifier, what, quote(j.path), quote(j.path+".old"))
+	}
+	t, err = j.register(ctx, repository, before)
+	return t, true, err
+}
+
+// mayTake refuses a complete tree that is not this ticket's or that a person has locked.
+func (j *job) mayTake(ctx context.Context, t tree) error {
+	switch m := t.marker; {
+	case m.Ticket != j.request.Ticket:
+		return hold("the worktree %s belongs to another ticket of that name (id %s); when nothing in it is needed, remove it: git -C %s worktree remove %s",
+			j.path, m.Ticket, quote(j.checkout), quote(j.path))
+	case j.request.Branch != "" && m.Branch != j.branch:
+		return hold("the worktree %s is for the branch %s, the ticket's is %s; when nothing in it is needed, remove it: git -C %s worktree remove %s",
+			j.path, m.Branch, j.branch, quote(j.checkout), quote(j.path))
+	case !t.locked:
+		return nil
+	}
+	if _, ours := madeFor(t.reason, j.key); !ours {
+		return j.lockedBy(t.admin)
+	}
+	return j.unlock(ctx)
+}
+
+func (j *job) lockedBy(a admin) error {
+	why := a.reason
+	if why == "" {
+		why = "no reason given"
+	}
+	return hold("the worktree %s is locked (%s); free it: git -C %s worktree unlock %s", j.path, why, quote(j.checkout), quote(j.path))
+}
+
+// unlock takes away our own lock: the tree is complete.
+func (j *job) unlock(ctx context.Context) error {
+	if _, err := j.git().run(ctx, "worktree", "unlock", "--", j.path); err != nil {
+		return fmt.Errorf("unlock the finished worktree: %w", err)
+	}
+	return nil
+}
+
+// folderGone deals with a registered worktree whose folder is not there: it saves what only the registration still
+// holds and takes away this registration, and no other. It returns what was known of the tree.
+func (j *job) folderGone(ctx context.Context, a admin) (*Marker, error) {
+	var from string
+	if a.locked {
+		var ours bool
+		if from, ours = madeFor(a.reason, j.key); !ours {
+			return nil, j.lockedBy(a)
+		}
+	}
+	m, err := ReadMarker(a.dir)
+	switch {
+	case errors.Is(err, domain.ErrNotFound) && a.locked: // its making was cut short before there was a folder
+		return nil, j.discard(ctx, a, from)
+	case errors.Is(err, domain.ErrNotFound):
+		m = Marker{}
+	case err != nil:
+		return nil, hold("%w; the folder of the worktree is gone; drop it: git -C %s worktree remove --force %s", err, quote(j.checkout), quote(j.path))
+	case m.Ticket != j.request.Ticket:
+		return nil, hold("the worktree %s, whose folder is gone, belongs to another ticket of that name (id %s); drop it: git -C %s worktree remove --force %s",
+			j.path, m.Ticket, quote(j.checkout), quote(j.path))
+	}
+	if why, err := modulesUnpushed(ctx, a.dir); err != nil {
+		return nil, err
+	} else if why != "" {
+		return nil, hold("the folder of the worktree %s is gone, but %s; push them, then drop it: git -C %s worktree remove --force %s", j.path, why, quote(j.checkout), quote(j.path))
+	}
+	ref, _, err := j.save(ctx, place{gitDir: a.dir, key: j.key, run: j.request.Run, hold: j.lock})
+	if err != nil {
+		return nil, err
+	}
+	if err := j.unregister(a); err != nil {
+		return nil, err
+	}
+	text := "The folder of this worktree was deleted by somebody; it was made again on its branch. Changes that were neither committed nor staged are lost."
+	if ref != "" {
+		text += " What git still knew of it is saved in " + ref + "."
+	}
+	j.find("%s", text)
+	return &m, nil
+}
+
+// discard takes away a tree of ours that was never finished and so holds nobody's work; unless its branch has moved or
+// a process lives in it, which shows that somebody works there after all.
+func (j *job) discard(ctx context.Context, a admin, from string) error {
+	mend := fmt.Sprintf("look at it and, when nothing in it is needed, drop it: git -C %s worktree remove --force --force %s", quote(j.checkout), quote(j.path))
+	tip, err := j.git().commit(ctx, "refs/heads/"+j.branch)
+	if err != nil {
+		return fmt.Errorf("look at the branch %s: %w", j.branch, err)
+	}
+	if tip != "" && tip != from {
+		return hold("the worktree %s was never finished, but its branch %s has moved from %s to %s; %s", j.path, j.branch, short(from), short(tip), mend)
+	}
+	var begunAt time.Time
+	if st, err := os.Lstat(filepath.Join(a.dir, "locked")); err == nil {
+		begunAt = st.ModTime()
+	}
+	who, err := j.lives(begunAt, j.path, a.dir)
+	if err != nil {
+		return hold("the worktree %s was never finished, and it cannot be known whether somebody works in it: %w; %s", j.path, err, mend)
+	}
+	if who != "" {
+		return hold("the worktree %s was never finished, but %s works in it; %s", j.path, who, mend)
+	}
+	if empty, err := isEmpty(j.path); err == nil && !empty {
+		if !pointsTo(j.path, a.dir) {
+			return hold("the worktree %s was never finished, but files lie in its place; %s", j.path, mend)
+		}
+		ref, notes, err := j.save(ctx, place{path: j.path, gitDir: a.dir, key: j.key, run: j.request.Run, hold: j.lock, partial: true})
+		if err != nil {
+			return err
+		}
+		if ref != "" {
+			j.find("An earlier attempt to make this worktree was cut short; files in it that differed from the commit are saved in %s.%s", ref, sentence(notes))
+		}
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := removeTree(j.path, j.key); err != nil {
+		return err
+	}
+	return j.unregister(a)
+}
+
+// removeTree takes a folder below the root away. It goes to another name first: what is cut short leaves no tree with
+// half of its files, and removeRemains ends it.
+func removeTree(path, key string) error {
+	aside := filepath.Join(filepath.Dir(path), remains+key)
+	if err := os.Rename(path, aside); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("set %s aside: %w", path, err)
+	}
+	return removeAll(aside)
+}
+
+// remains starts the names of folders that are being removed. No key starts with a dot.
+const remains = ".gone."
+
+// removeRemains ends a removal that was cut short. The tree's lock is held.
+func removeRemains(dir, key string) error {
+	return removeAll(filepath.Join(dir, remains+key))
+}
+
+// removeAll removes a folder, also one with folders that cannot be written, such as a module cache.
+func removeAll(path string) error {
+	err := os.RemoveAll(path)
+	if err == nil || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	_ = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			_ = os.Chmod(p, 0o700)
+		}
+		return nil
+	})
+	if err := os.RemoveAll(path); err != nil {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	return nil
+}
+
+// unregister takes away one worktree's own git directory, at once and whole, as `git worktree remove` does; git itself
+// refuses where a crash has left it half made.
+func (g *Git) unregister(a admin) error {
+	aside := filepath.Join(g.common, "gaia-gone-"+filepath.Base(a.dir))
+	if err := os.RemoveAll(aside); err != nil {
+		return fmt.Errorf("remove %s: %w", aside, err)
+	}
+	if err := os.Rename(a.dir, aside); err != nil {
+		return fmt.Errorf("drop the registration of a worktree: %w", err)
+	}
+	if err := os.RemoveAll(aside); err != nil {
+		return fmt.Errorf("remove %s: %w", aside, err)
+	}
+	return nil
+}
+
+// removeJunk takes away registrations of this key that a crash left before they were given a path.
+func (j *job) removeJunk() error {
+	all, err := j.admins()
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if _, ours := madeFor(a.reason, j.key); ours && a.path == "" {
+			if err := j.unregister(a); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func isEmpty(dir string) (bool, error) {
+	entries, err := os.ReadDir(dir)
+	return len(entries) == 0, err
+}
+
+// register makes the branch, where it is missing, and a locked worktree without files. The repository is locked.
+func (j *job) register(ctx context.Context, repository *os.File, before *Marker) (*tree, error) {
+	trees, err := j.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	full := "refs/heads/" + j.branch
+	for _, t := range trees {
+		if t.branch == full && t.path != j.path {
+			return nil, j.checkedOut(t.path)
+		}
+	}
+	start, base, fresh, err := j.start(ctx, before)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"worktree", "add", "--no-checkout", "--lock", "--reason", makingReason(j.key, j.request.Run, start)}
+	if fresh {
+		args = append(args, "--no-track", "-b", j.branch, "--", j.path, start)
+	} else {
+		args = append(args, "--", j.path, j.branch)
+	}
+	c := j.git()
+	c.hold = []*os.File{j.lock, repository}
+	if _, err := c.run(ctx, args...); err != nil {
+		text := stderrOf(err)
+		if strings.Contains(text, "already checked out at") || strings.Contains(text, "already used by worktree") || strings.Contains(text, "is being rebased") {
+			return nil, hold("the branch %s is in use elsewhere: %w; end what is begun there, or see git -C %s worktree list", j.branch, err, quote(j.checkout))
+		}
+		if lock := staleLock(text); lock != "" {
+			return nil, hold("git finds a lock in its way: %s; if no git is at work in the repository, remove it: rm %s", lock, quote(lock))
+		}
+		return nil, fmt.Errorf("make the worktree: %w", err)
+	}
+	a, err := j.adminOf(j.path)
+	if err != nil {
+		return nil, err
+	}
+	if a == nil {
+		return nil, fmt.Errorf("git says that it made the worktree %s, but has not registered it", j.path)
+	}
+	return &tree{admin: *a, marker: Marker{Ticket: j.request.Ticket, Identifier: j.request.Identifier, Run: j.request.Run,
+		Branch: j.branch, Base: base, CreatedAt: domain.At(time.Now())}}, nil
+}
+
+func (j *job) checkedOut(path string) error {
+	mend := fmt.Sprintf("check out another branch there: git -C %s switch --detach", quote(path))
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		mend = fmt.Sprintf("that folder is gone; drop it: git -C %s worktree remove --force %s", quote(j.checkout), quote(path))
+	}
+	return hold("the branch %s is checked out at %s; %s", j.branch, path, mend)
+}
+
+var lockInWay = regexp.MustCompile(`Unable to create '([^\n]*\.lock)': File exists`)
+
+// staleLock returns the lock file that git's message complains about.
+func staleLock(text string) string {
+	if m := lockInWay.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// start returns the commit that the tree starts at and its base, and whether the branch is still to be made. A branch
+// that has nothing of its own is brought up to date; it is moved forward only.
+func (j *job) start(ctx context.Context, before *Marker) (start, base string, fresh bool, err error) {
+	c := j.git()
+	if base, err = j.Base(ctx); err != nil {
+		return "", "", false, err
+	}
+	tip, err := c.commit(ctx, "refs/heads/"+j.branch)
+	if err != nil {
+		return "", "", false, err
+	}
+	there, err := c.commit(ctx, "refs/remotes/"+remote+"/"+j.branch)
+	if err != nil {
+		return "", "", false, err
+	}
+	start = tip
+	if tip == "" {
+		if err := j.checkParents(ctx, j.branch); err != nil {
+			return "", "", false, &domain.WorkspaceError{Hold: true, Err: err}
+		}
+		out, err := c.line(ctx, "for-each-ref", "--count=1", "--format=%(refname:strip=2)", "refs/heads/"+j.branch+"/")
+		if err != nil {
+			return "", "", false, err
+		}
+		if out != "" {
+			return "", "", false, hold("the repository has a branch %s, so git can make no branch %s; rename it: git -C %s branch -m %s NEWNAME", out, j.branch, quote(j.checkout), quote(out))
+		}
+		if start, fresh = base, true; there != "" {
+			start = there
+			j.find("The branch %s was taken from %s, where an earlier run pushed it.", j.branch, remote)
+		}
+	} else {
+		to := there
+		if to == "" {
+			to = base
+		}
+		behind, err := c.is(ctx, "merge-base", "--is-ancestor", tip, to)
+		if err != nil {
+			return "", "", false, err
+		}
+		if behind && tip != to {
+			if _, err := c.run(ctx, "update-ref", "-m", "gaia: forward", "refs/heads/"+j.branch, to, tip); err != nil {
+				return "", "", false, fmt.Errorf("bring the branch %s up to date: %w", j.branch, err)
+			}
+			start = to
+		}
+	}
+	if start == base {
+		return start, base, fresh, nil
+	}
+	// The branch has a story: its base is where it left the default branch, or what was recorded of it.
+	if before != nil && before.Base != "" {
+		if ok, err := c.is(ctx, "merge-base", "--is-ancestor", before.Base, start); err == nil && ok {
+			return start, before.Base, fresh, nil
+		}
+	}
+	fork, err := c.line(ctx, "merge-base", start, base)
+	if err != nil && exitCode(err) != 1 {
+		return "", "", false, fmt.Errorf("find where %s left the default branch: %w", j.branch, err)
+	}
+	if fork != "" {
+		base = fork
+	}
+	if !fresh {
+		if n, err := c.line(ctx, "rev-list", "--count", start, "^"+base); err == nil && n != "0" {
+			j.find("The branch %s was there already, with commits of its own: %s.", j.branch, n)
+		}
+	}
+	return start, base, fresh, nil
+}
+
+// fill checks out a tree that register has made, writes its marker and takes away its lock, in this order: a tree with
+// a marker is complete.
+func (j *job) fill(ctx context.Context, t *tree) error {
+	c := call{dir: j.path, limit: checkout, hold: []*os.File{j.lock}}
+	top, err := c.line(ctx, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return fmt.Errorf("look at the new worktree: %w", err)
+	}
+	branch, err := c.line(ctx, "symbolic-ref", "HEAD")
+	if err != nil || top != j.path || branch != "refs/heads/"+j.branch {
+		return fmt.Errorf("the new worktree %s is not what it should be: git takes it for %s on %s", j.path, top, branch)
+	}
+	if _, err := c.run(ctx, "reset", "--hard", "--quiet"); err != nil {
+		return fmt.Errorf("check out the new worktree: %w", err)
+	}
+	if !j.config.SkipSubmodules {
+		if err := j.submodules(ctx, j.path, c.hold); err != nil {
+			return err
+		}
+	}
+	if err := t.marker.write(t.dir); err != nil {
+		return err
+	}
+	return j.unlock(ctx)
+}
+
+// adopt takes a complete tree as an earlier run left it: nothing in it is changed, what is not committed is saved, and
+// the agent is told.
+func (j *job) adopt(ctx context.Context, t *tree) error {
+	c := call{dir: j.path}
+	who, unknown := j.lives(t.marker.CreatedAt.Time, j.path, t.dir)
+	if err := j.indexLock(t.dir, who, unknown); err != nil {
+		return err
+	}
+	if who != "" {
+		j.find("%s%s still works in this worktree.", strings.ToUpper(who[:1]), who[1:])
+	}
+	operation, err := unfinished(t.dir)
+	if err != nil {
+		return err
+	}
+	dirty, err := Dirty(ctx, j.path)
+	if err != nil {
+		return err
+	}
+	if dirty {
+		ref, notes, err := j.save(ctx, place{path: j.path, gitDir: t.dir, key: j.key, run: j.request.Run, hold: j.lock})
+		if err != nil {
+			return err
+		}
+		text := "The worktree holds changes that are not committed."
+		if operation != "" {
+			text = fmt.Sprintf("The worktree is in the middle of a %s (see git status).", operation)
+		}
+		if ref != "" {
+			text += " They were left as they are; a copy is saved in " + ref + "."
+		}
+		j.find("%s%s", text, sentence(notes))
+	}
+	on, err := c.line(ctx, "symbolic-ref", "--quiet", "HEAD")
+	if err != nil && exitCode(err) != 1 {
+		return fmt.Errorf("look which branch is checked out: %w", err)
+	}
+	switch want := "refs/heads/" + t.marker.Branch; {
+	case on == want || on == "" && operation != "":
+	case on == "":
+		j.find("HEAD is detached; the ticket's branch is %s (git switch %s).", t.marker.Branch, t.marker.Branch)
+	default:
+		j.find("The branch %s is checked out; the ticket's is %s (git switch %s).", strings.TrimPrefix(on, "refs/heads/"), t.marker.Branch, t.marker.Branch)
+	}
+	there := "refs/remotes/" + remote + "/" + t.marker.Branch
+	if sha, err := c.commit(ctx, there); err == nil && sha != "" {
+		if n, err := c.line(ctx, "rev-list", "--count", there, "^HEAD"); err == nil && n != "0" {
+			j.find("%s/%s has commits that this worktree lacks: %s.", remote, t.marker.Branch, n)
+		}
+	}
+	t.marker.Run = j.request.Run
+	return t.marker.write(t.dir)
+}
+
+// indexLock tells the lock file of a dead git, which would make every git command in the tree fail, from that of a
+// living one. No git of ours is at work, since the tree is locked.
+func (j *job) indexLock(gitDir, who string, unknown error) error {
+	lock := filepath.Join(gitDir, "index.lock")
+	if _, err := os.Lstat(lock); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	switch {
+	case unknown != nil:
+		j.find("%s is there, and it cannot be known whether a git still works here (%v); if none does, remove it: rm %s", lock, unknown, quote(lock))
+	case who != "":
+		j.find("%s is there: a git may be at work.", lock)
+	default:
+		if err := os.Remove(lock); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the lock of a dead git: %w", err)
+		}
+		j.find("A git command had died in this worktree; its index.lock was removed.")
+	}
+	return nil
+}
+
+func sentence(notes []string) string {
+	if len(notes) == 0 {
+		return ""
+	}
+	return " Beware: " + strings.Join(notes, "; ") + "."
+}
