@@ -1,0 +1,410 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gaia/domain"
+	"gaia/registry"
+	"gaia/remote"
+	"gaia/units"
+	"gaia/workspace"
+)
+
+// conductorFile is where a checkout's configuration lies.
+const conductorFile = ".gaia/conductor.toml"
+
+// setup is what init is told and asks for.
+type setup struct {
+	user, host, key, slug, name, customer, instance, agent string
+	trust, yes                                             bool
+}
+
+func (a *app) initCommand() *cobra.Command {
+	var s setup
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Set up this checkout, this machine and its project at the hub",
+		Long: `Set up this checkout: what the machine is called (~/.gaia/machine.toml), what the project is (.gaia/conductor.toml, to be
+committed), the checkout's place in the machine's registry, and project and user at the hub.
+
+It asks for what it needs and takes every answer as a flag; --yes takes its proposals. What is there already is
+kept, so it may be run again.`,
+		Example: `  gaia init
+  gaia init --user-id ada --host-id desk --key SHOP --agent script --yes`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.setUp(cmd.Context(), s, true) },
+	}
+	s.flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&s.name, "name", "", "name of the project for people")
+	f.StringVar(&s.customer, "customer", "", "whom the project is for")
+	return cmd
+}
+
+func (a *app) conductorInit() *cobra.Command {
+	var s setup
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Enter this checkout of a known project into the registry",
+		Long: `Enter this checkout into the machine's registry. It is the part of gaia init that a second machine or a second clone
+needs: .gaia/conductor.toml must be there, and the project at the hub.`,
+		Example: "  gaia conductor init --instance shop-two",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.setUp(cmd.Context(), s, false) },
+	}
+	s.flags(cmd)
+	return cmd
+}
+
+func (s *setup) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&s.user, "user-id", "", "what the hub calls you: a-z, 0-9 and -")
+	f.StringVar(&s.host, "host-id", "", "what the hub calls this machine: a-z, 0-9 and -")
+	f.StringVar(&s.key, "key", "", "key of the project, such as SHOP; it starts every identifier")
+	f.StringVar(&s.slug, "slug", "", "short name of the project in lower case")
+	f.StringVar(&s.instance, "instance", "", "name of this checkout's conductor on this machine")
+	f.StringVar(&s.agent, "agent", "", "agent of tickets that name none")
+	f.BoolVar(&s.trust, "trust", false, "trust the hooks of this checkout as they are now")
+	f.BoolVarP(&s.yes, "yes", "y", false, "take every proposal without asking")
+}
+
+// need returns an answer: the flag's, else the proposal with --yes, else a person's.
+func (a *app) need(s setup, given, flag, question, proposal string, check func(string) error) (string, error) {
+	answer := given
+	if answer == "" && s.yes {
+		answer = proposal
+	}
+	if answer == "" && !a.interactive() {
+		return "", usagef("give --%s (nobody can be asked here), or --yes to take the proposal %q", flag, proposal)
+	}
+	for answer == "" {
+		var err error
+		if answer, err = a.ask(question, proposal); err != nil {
+			return "", err
+		}
+		if check(answer) != nil {
+			a.say("%v", check(answer))
+			answer = ""
+		}
+	}
+	if err := check(answer); err != nil {
+		return "", usageError{err}
+	}
+	return answer, nil
+}
+
+// setUp does what both kinds of init do, each step only where it is still to be done.
+func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
+	home, err := a.home()
+	if err != nil {
+		return err
+	}
+	top, err := a.toplevel()
+	if err != nil {
+		return err
+	}
+	notes, err := home.Prepare()
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		a.say("%s", n)
+	}
+	machine, err := a.machine(home, s)
+	if err != nil {
+		return err
+	}
+	checkout, err := a.checkoutFile(top, s, whole)
+	if err != nil {
+		return err
+	}
+	entry, err := a.enter(ctx, home, top, checkout, s)
+	if err != nil {
+		return err
+	}
+	g, err := tree(home, entry, checkout)
+	if err != nil {
+		return err
+	}
+	if err := g.CheckPrefix(ctx); err != nil { // now, and not at the first ticket
+		return err
+	}
+	if err := a.initHooks(ctx, home, top, checkout, s); err != nil {
+		return err
+	}
+	if err := a.hubUnits(ctx, home, machine); err != nil {
+		return err
+	}
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	if err := a.projectAtHub(ctx, c, checkout, machine, s, whole); err != nil {
+		return err
+	}
+	a.say("\n%s is set up as the conductor %q of the project %s.", top, entry.Instance, checkout.Project)
+	if committed(ctx, g) {
+		a.say("Next: gaia conductor enable --now %s", entry.Instance)
+	} else {
+		a.say("Next: commit %s, then gaia conductor enable --now %s", conductorFile, entry.Instance)
+	}
+	return nil
+}
+
+// committed reports whether conductor.toml is in the commit from which new trees start.
+func committed(ctx context.Context, g *workspace.Git) bool {
+	base, err := g.Base(ctx)
+	if err != nil {
+		return false
+	}
+	files, err := g.Files(ctx, base, conductorFile)
+	return err == nil && len(files) == 1
+}
+
+// toplevel is the checkout that this folder is in.
+func (a *app) toplevel() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	top, err := registry.FindCheckout(dir)
+	if err != nil {
+		return "", usagef("%w\ngaia init is run inside a git checkout: cd into it, or git init", err)
+	}
+	return top, nil
+}
+
+func (a *app) machine(home registry.Home, s setup) (registry.Machine, error) {
+	_, err := os.Stat(home.MachineFile())
+	if err == nil {
+		m, err := home.Machine()
+		if err == nil && (s.user != "" && s.user != m.UserID || s.host != "" && s.host != m.HostID) {
+			return m, usagef("%s says user_id %s and host_id %s; these never change by themselves: edit the file if they must", home.MachineFile(), m.UserID, m.HostID)
+		}
+		return m, err
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return registry.Machine{}, err
+	}
+	part := func(what string) func(string) error {
+		return func(v string) error { return domain.CheckMachinePart(what, v) }
+	}
+	host, _ := os.Hostname()
+	host, _, _ = strings.Cut(host, ".")
+	var m registry.Machine
+	if m.UserID, err = a.need(s, s.user, "user-id", "What shall the hub call you", domain.Slug(a.getenv("USER"), nil), part("user_id")); err != nil {
+		return m, err
+	}
+	if m.HostID, err = a.need(s, s.host, "host-id", "What shall the hub call this machine", domain.Slug(host, nil), part("host_id")); err != nil {
+		return m, err
+	}
+	m.DefaultAgent = s.agent
+	if err := home.WriteMachine(m); err != nil {
+		return m, err
+	}
+	a.say("wrote %s", home.MachineFile())
+	return m, nil
+}
+
+func (a *app) checkoutFile(top string, s setup, whole bool) (registry.Checkout, error) {
+	path := filepath.Join(top, conductorFile)
+	_, err := os.Stat(path)
+	if err == nil {
+		c, err := registry.LoadCheckout(top)
+		if err == nil && s.key != "" && s.key != c.Project {
+			return c, usagef("%s says project %s, not %s: edit it if it is wrong", path, c.Project, s.key)
+		}
+		return c, err
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return registry.Checkout{}, err
+	}
+	if !whole {
+		return registry.Checkout{}, usagef("%s does not exist: gaia init makes it", path)
+	}
+	name := filepath.Base(top)
+	key, err := a.need(s, s.key, "key", "Key of the project; it starts every identifier", proposeKey(name), domain.CheckProjectKey)
+	if err != nil {
+		return registry.Checkout{}, err
+	}
+	slug, err := a.need(s, s.slug, "slug", "Short name of the project in lower case", domain.Slug(strings.ToLower(name), nil), domain.CheckSlug)
+	if err != nil {
+		return registry.Checkout{}, err
+	}
+	c := registry.DefaultCheckout(key, slug)
+	c.Agent.Default = s.agent
+	if err := registry.InitCheckout(top, c); err != nil {
+		return c, err
+	}
+	a.say("wrote %s", path)
+	return c, nil
+}
+
+// proposeKey makes a project key of a folder's name.
+func proposeKey(name string) string {
+	key := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return -1
+	}, name)
+	key = strings.TrimLeft(key, "0123456789")
+	key = key[:min(len(key), 10)]
+	if key == "" {
+		return "WORK"
+	}
+	return key
+}
+
+func (a *app) enter(ctx context.Context, home registry.Home, top string, c registry.Checkout, s setup) (registry.Entry, error) {
+	entry, err := home.EntryOf(top)
+	if err == nil {
+		if s.instance != "" && s.instance != entry.Instance {
+			return entry, usagef("%s is registered as %q already, and that never changes by itself", top, entry.Instance)
+		}
+		return entry, nil
+	}
+	if !errors.Is(err, domain.ErrNotFound) {
+		return entry, err
+	}
+	proposal, err := home.ProposeInstance(c.Slug)
+	if err != nil {
+		return entry, err
+	}
+	instance, err := a.need(s, s.instance, "instance", "Name of this checkout's conductor on this machine", proposal, domain.CheckSlug)
+	if err != nil {
+		return entry, err
+	}
+	entry = registry.Entry{Instance: instance, Checkout: top, Project: c.Project, CreatedAt: time.Now().UTC()}
+	return entry, home.Put(ctx, entry)
+}
+
+// tree returns the workspace of an entry.
+func tree(home registry.Home, e registry.Entry, c registry.Checkout) (*workspace.Git, error) {
+	return workspace.New(workspace.Config{
+		Checkout: e.Checkout, Root: c.TreesRoot(home, e.Instance), BranchPrefix: c.Workspace.BranchPrefix,
+		Locks: home.LocksDir(), FetchTimeout: c.Workspace.FetchTimeout,
+	})
+}
+
+// initHooks asks a person to trust the hooks of the checkout.
+func (a *app) initHooks(ctx context.Context, home registry.Home, top string, c registry.Checkout, s setup) error {
+	sha := c.Hooks.SHA256()
+	if sha == "" {
+		return nil
+	}
+	trusted, err := home.Trusted(top, sha)
+	if err != nil || trusted {
+		return err
+	}
+	if !s.trust {
+		a.say("The hooks of this checkout are not trusted yet, so its conductor will claim nothing: gaia conductor trust")
+		return nil
+	}
+	return home.Trust(ctx, top, sha)
+}
+
+// hubUnits makes the user's own hub available, where that is the one that is used and systemd is there to run it.
+func (a *app) hubUnits(ctx context.Context, home registry.Home, m registry.Machine) error {
+	if a.hub != "" || a.getenv("GAIA_HUB") != "" || m.Hub != "" {
+		return nil
+	}
+	if err := home.PrepareRuntime(); err != nil {
+		return usageError{err}
+	}
+	man, err := a.manager(ctx, home)
+	if err != nil {
+		return err
+	}
+	defer man.Close()
+	if err := a.install(ctx, man, home); err != nil {
+		return err
+	}
+	n := a.names()
+	if err := man.Enable(ctx, n.HubSocket()); err != nil {
+		return fmt.Errorf("enable the hub: %w", err)
+	}
+	if err := man.Start(ctx, n.HubSocket()); err != nil {
+		return fmt.Errorf("start the hub: %w", err)
+	}
+	return nil
+}
+
+// manager connects to the user's systemd.
+func (a *app) manager(ctx context.Context, home registry.Home) (*units.Manager, error) {
+	if err := home.NeedRuntime(); err != nil {
+		return nil, usageError{err}
+	}
+	m, err := units.Connect(ctx, home.RuntimeRoot)
+	if err != nil {
+		return nil, fmt.Errorf("%w\nIs there a user manager? systemctl --user status", err)
+	}
+	return m, nil
+}
+
+// paths says where this installation lives.
+func (a *app) paths() (units.Paths, error) {
+	bin, err := self()
+	if err != nil {
+		return units.Paths{}, err
+	}
+	p := units.Paths{Bin: bin, Env: map[string]string{}}
+	for _, name := range []string{"GAIA_PREFIX", "GAIA_HOME"} {
+		if v := a.getenv(name); v != "" {
+			p.Env[name] = v
+		}
+	}
+	if err := p.Check(); err != nil {
+		return p, usageError{err}
+	}
+	return p, nil
+}
+
+// install writes the unit files that systemd does not find.
+func (a *app) install(ctx context.Context, m *units.Manager, home registry.Home) error {
+	p, err := a.paths()
+	if err != nil {
+		return err
+	}
+	written, err := units.Install(ctx, m, a.names(), p)
+	if err != nil {
+		return fmt.Errorf("install the units: %w", err)
+	}
+	for _, w := range written {
+		a.say("wrote %s", w)
+	}
+	return nil
+}
+
+func (a *app) projectAtHub(ctx context.Context, c *remote.Client, co registry.Checkout, m registry.Machine, s setup, whole bool) error {
+	_, err := c.ProjectByKey(ctx, co.Project)
+	switch {
+	case err == nil:
+		return nil
+	case !errors.Is(err, domain.ErrNotFound):
+		return err
+	case !whole:
+		return fmt.Errorf("the hub has no project %s: gaia init makes it: %w", co.Project, err)
+	}
+	if _, err := c.PutUser(ctx, domain.User{ID: m.UserID}); err != nil {
+		return fmt.Errorf("make the user %s known to the hub: %w", m.UserID, err)
+	}
+	p, err := c.CreateProject(ctx, domain.Project{
+		Key: co.Project, Slug: co.Slug, Name: cmpOr(s.name, co.Project), Customer: domain.Ref(s.customer), Members: []string{m.UserID},
+	})
+	if err != nil {
+		return fmt.Errorf("make the project %s at the hub: %w", co.Project, err)
+	}
+	a.say("made the project %s at the hub", p.Key)
+	return nil
+}

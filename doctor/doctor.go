@@ -1,0 +1,378 @@
+// Package doctor looks for what breaks in practice: a user manager that is not there, agents that a run would not find,
+// unit files of another version, a full disk, work without a ticket. Each finding says what is wrong and the command
+// that mends it. It only looks, and never changes anything.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gaia/agent"
+	"gaia/domain"
+	"gaia/registry"
+	"gaia/session"
+	"gaia/tmux"
+	"gaia/units"
+	"gaia/workspace"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// The levels. Only Fail keeps Gaia from working.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Finding is one look.
+type Finding struct {
+	Check string `json:"check"`
+	Level Level  `json:"level"`
+	Text  string `json:"text"`
+	Mend  string `json:"mend"` // command or advice; "" where there is nothing to mend
+}
+
+// Hub is what doctor asks the hub.
+type Hub interface {
+	// Health asks once: does it answer, can it read and write.
+	Health(ctx context.Context) (live, ready error)
+	// Now is the hub's wall clock.
+	Now(ctx context.Context) (time.Time, error)
+	// Ticket returns a ticket by id; domain.ErrNotFound where there is none.
+	Ticket(ctx context.Context, ref string) (domain.Ticket, error)
+}
+
+// Config says where to look.
+type Config struct {
+	Home   registry.Home
+	Names  units.Names
+	Paths  units.Paths
+	Hub    Hub   // nil where it could not even be addressed, with HubErr
+	HubErr error // why
+	UID    int
+}
+
+// The oldest versions with which Gaia was tried.
+var (
+	minTmux    = [2]int{3, 3}
+	minGit     = [2]int{2, 34}
+	minSystemd = 252
+)
+
+// checkTimeout bounds one check: nothing here may hang on a wedged program.
+const checkTimeout = 20 * time.Second
+
+// clockSkew is by how much this clock may differ from the hub's.
+const clockSkew = 5 * time.Second
+
+// Run makes every check and returns the findings in a fixed order.
+func Run(ctx context.Context, c Config) []Finding {
+	d := &doctor{Config: c}
+	for _, check := range []func(context.Context){
+		d.runtime, d.versions, d.manager, d.linger, d.machine, d.hub, d.checkouts,
+	} {
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		check(ctx)
+		cancel()
+	}
+	if d.man != nil {
+		d.man.Close()
+	}
+	return d.found
+}
+
+type doctor struct {
+	Config
+	man      *units.Manager    // nil where there is none
+	env      map[string]string // the manager's
+	identity *registry.Machine
+	found    []Finding
+}
+
+func (d *doctor) add(check string, level Level, mend, format string, args ...any) {
+	d.found = append(d.found, Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Mend: mend})
+}
+
+func (d *doctor) runtime(context.Context) {
+	if err := d.Home.NeedRuntime(); err != nil {
+		d.add("runtime folder", Fail, fmt.Sprintf("sudo loginctl enable-linger %d", d.UID), "%v", err)
+		return
+	}
+	d.add("runtime folder", OK, "", "%s", d.Home.RuntimeRoot)
+}
+
+func (d *doctor) versions(ctx context.Context) {
+	major, minor, err := tmux.Version(ctx)
+	switch {
+	case err != nil:
+		d.add("tmux", Fail, "sudo apt-get install tmux", "%v", err)
+	case before(major, minor, minTmux):
+		d.add("tmux", Fail, "sudo apt-get install tmux", "version %d.%d is older than %d.%d", major, minor, minTmux[0], minTmux[1])
+	default:
+		d.add("tmux", OK, "", "%d.%d", major, minor)
+	}
+	out, err := exec.CommandContext(ctx, "git", "--version").Output()
+	major, minor, ok := gitVersion(string(out))
+	switch {
+	case err != nil || !ok:
+		d.add("git", Fail, "sudo apt-get install git", "git --version failed: %v", err)
+	case before(major, minor, minGit):
+		d.add("git", Fail, "sudo apt-get install git", "version %d.%d is older than %d.%d", major, minor, minGit[0], minGit[1])
+	default:
+		d.add("git", OK, "", "%d.%d", major, minor)
+	}
+}
+
+func before(major, minor int, least [2]int) bool {
+	return major < least[0] || major == least[0] && minor < least[1]
+}
+
+var versionForm = regexp.MustCompile(`(\d+)\.(\d+)`)
+
+func gitVersion(out string) (major, minor int, ok bool) {
+	m := versionForm.FindStringSubmatch(out)
+	if m == nil {
+		return 0, 0, false
+	}
+	major, err1 := strconv.Atoi(m[1])
+	minor, err2 := strconv.Atoi(m[2])
+	return major, minor, err1 == nil && err2 == nil
+}
+
+func (d *doctor) manager(ctx context.Context) {
+	if d.Home.RuntimeRoot == "" {
+		return
+	}
+	man, err := units.Connect(ctx, d.Home.RuntimeRoot)
+	if err != nil {
+		d.add("user manager", Fail, "log in as this user (ssh or machinectl shell, not su), or: sudo loginctl enable-linger "+strconv.Itoa(d.UID), "%v", err)
+		return
+	}
+	d.man = man
+	version, err := man.SystemdVersion(ctx)
+	switch {
+	case err != nil:
+		d.add("user manager", Fail, "systemctl --user status", "%v", err)
+		return
+	case version < minSystemd:
+		d.add("user manager", Warn, "", "systemd %d is older than %d, the oldest that Gaia was tried with", version, minSystemd)
+	default:
+		d.add("user manager", OK, "", "systemd %d", version)
+	}
+	if d.env, err = man.Environment(ctx); err != nil {
+		d.add("user manager", Warn, "systemctl --user show-environment", "its environment cannot be read: %v", err)
+	}
+	d.controllers()
+	drifts, err := units.FindDrift(ctx, man, d.Names, d.Paths)
+	if err != nil {
+		d.add("unit files", Warn, "", "%v", err)
+		return
+	}
+	for _, f := range drifts {
+		d.add("unit files", Warn, "gaia doctor --fix", "%s", f)
+	}
+	if len(drifts) == 0 {
+		d.add("unit files", OK, "", "as this version ships them")
+	}
+}
+
+// controllers reads which resource limits the user's manager can set at all.
+func (d *doctor) controllers() {
+	path := fmt.Sprintf("/sys/fs/cgroup/user.slice/user-%d.slice/user@%d.service/cgroup.controllers", d.UID, d.UID)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		d.add("controllers", Warn, "", "it cannot be seen which limits the user manager can set, so limits of runs may have no effect: %v", err)
+		return
+	}
+	have := strings.Fields(string(data))
+	var missing []string
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if !slices.Contains(have, c) {
+			missing = append(missing, c)
+		}
+	}
+	if len(missing) > 0 {
+		d.add("controllers", Warn, `sudo systemctl edit user@.service, with [Service] and Delegate=cpu memory pids; then log in anew`,
+			"limits of runs have no effect for %s: the controllers are not delegated to the user manager", strings.Join(missing, ", "))
+		return
+	}
+	d.add("controllers", OK, "", "cpu, memory and pids")
+}
+
+func (d *doctor) linger(ctx context.Context) {
+	switch on, err := units.Linger(ctx, d.UID); {
+	case err != nil:
+		d.add("linger", Warn, "loginctl enable-linger", "whether agents survive your log-out could not be found out: %v", err)
+	case !on:
+		d.add("linger", Warn, "loginctl enable-linger", "agents end when you log out of this machine for the last time")
+	default:
+		d.add("linger", OK, "", "agents survive your log-out")
+	}
+}
+
+func (d *doctor) machine(context.Context) {
+	m, err := d.Home.Machine()
+	if err != nil {
+		d.add("machine.toml", Fail, "gaia init", "%v", err)
+		return
+	}
+	d.identity = &m
+	d.add("machine.toml", OK, "", "%s on %s", m.UserID, m.HostID)
+}
+
+func (d *doctor) hub(ctx context.Context) {
+	start := "systemctl --user start " + d.Names.HubSocket()
+	if d.Hub == nil {
+		d.add("hub", Fail, start, "%v", d.HubErr)
+		return
+	}
+	live, ready := d.Hub.Health(ctx)
+	switch {
+	case live != nil:
+		d.add("hub", Fail, start, "%v", live)
+		return
+	case ready != nil:
+		d.add("hub", Fail, "journalctl --user -u "+d.Names.Hub(), "it answers, but cannot read and write: %v", ready)
+		return
+	}
+	d.add("hub", OK, "", "answers, and can read and write")
+	asked := time.Now()
+	now, err := d.Hub.Now(ctx)
+	if err != nil {
+		d.add("clock", Warn, "", "the hub's clock cannot be read: %v", err)
+		return
+	}
+	if skew := now.Sub(asked); skew.Abs() > clockSkew+time.Since(asked) {
+		d.add("clock", Warn, "timedatectl set-ntp true", "this clock differs from the hub's by %s", skew.Round(time.Second))
+		return
+	}
+	d.add("clock", OK, "", "agrees with the hub's")
+}
+
+func (d *doctor) checkouts(ctx context.Context) {
+	entries, err := d.Home.Entries()
+	if err != nil {
+		d.add("registry", Fail, "", "%v", err)
+		return
+	}
+	if len(entries) == 0 {
+		d.add("registry", Warn, "gaia init", "no checkout is set up on this machine")
+	}
+	for _, e := range entries {
+		d.checkout(ctx, e)
+	}
+}
+
+func (d *doctor) checkout(ctx context.Context, e registry.Entry) {
+	check := "conductor " + e.Instance
+	co, err := registry.LoadCheckout(e.Checkout)
+	if err != nil {
+		d.add(check, Fail, "", "%v", err)
+		return
+	}
+	d.unit(ctx, check, e)
+	d.agents(check, e)
+	d.hooks(check, e, co)
+	g, err := workspace.New(workspace.Config{
+		Checkout: e.Checkout, Root: co.TreesRoot(d.Home, e.Instance), BranchPrefix: co.Workspace.BranchPrefix, Locks: d.Home.LocksDir(),
+	})
+	if err != nil {
+		d.add(check, Fail, "", "%v", err)
+		return
+	}
+	if err := g.CheckPrefix(ctx); err != nil {
+		d.add(check, Fail, "", "%v", err)
+	}
+	switch free, err := g.Free(); {
+	case err != nil:
+		d.add(check, Warn, "", "how much disk is free cannot be seen: %v", err)
+	case free < co.Workspace.MinFreeDisk:
+		d.add(check, Fail, "gaia conductor reap "+e.Instance, "%d MiB of disk are free, and with less than %d MiB nothing is claimed", free>>20, co.Workspace.MinFreeDisk>>20)
+	}
+	d.trees(ctx, check, e, g)
+}
+
+func (d *doctor) unit(ctx context.Context, check string, e registry.Entry) {
+	if d.man == nil {
+		return
+	}
+	unit := d.Names.Conductor(e.Instance)
+	st, err := d.man.Status(ctx, unit)
+	switch {
+	case err != nil:
+		d.add(check, Warn, "", "%v", err)
+	case st.Active == "failed":
+		d.add(check, Fail, "journalctl --user -u "+unit, "%s has failed: %s", unit, st.Result)
+	case st.Active != "active":
+		d.add(check, Warn, "gaia conductor start "+e.Instance, "%s is %s", unit, st.Active)
+	case st.NeedDaemonReload:
+		d.add(check, Warn, "systemctl --user daemon-reload", "the file of %s has changed since it was read", unit)
+	default:
+		d.add(check, OK, "", "%s", st.StatusText)
+	}
+}
+
+// agents looks for the agents as a run would: in its environment, and not in this one.
+func (d *doctor) agents(check string, e registry.Entry) {
+	if d.identity == nil {
+		return
+	}
+	if e.Path == "" {
+		d.add(check, Warn, "gaia conductor enable "+e.Instance, "no PATH was taken over for its agents, so they get the user manager's")
+	}
+	env := session.Environment(session.EnvInput{Manager: d.env, Path: e.Path, Bin: d.Paths.Bin, Pass: d.identity.Env.Pass})
+	available, missing := agent.Available(*d.identity, env)
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		d.add(check, Fail, "gaia conductor enable "+e.Instance+", from a shell in which it is found", "agent %s: %v", name, missing[name])
+	}
+	if len(available)+len(missing) == 0 {
+		d.add(check, Fail, "edit "+d.Home.MachineFile(), "the machine has no agent, so nothing can be claimed: add a section [agents.NAME]")
+	}
+}
+
+func (d *doctor) hooks(check string, e registry.Entry, co registry.Checkout) {
+	sha := co.Hooks.SHA256()
+	if sha == "" {
+		return
+	}
+	switch trusted, err := d.Home.Trusted(e.Checkout, sha); {
+	case err != nil:
+		d.add(check, Fail, "", "%v", err)
+	case !trusted:
+		d.add(check, Fail, "gaia conductor trust "+e.Instance, "its hooks are not trusted, so it claims nothing")
+	}
+}
+
+// trees finds worktrees that no ticket of the hub stands behind.
+func (d *doctor) trees(ctx context.Context, check string, e registry.Entry, g *workspace.Git) {
+	trees, err := g.Trees(ctx)
+	if err != nil {
+		d.add(check, Warn, "", "its worktrees cannot be listed: %v", err)
+		return
+	}
+	for _, t := range trees {
+		name := filepath.Base(t.Path)
+		if !t.Complete {
+			d.add(check, Warn, "", "the tree %s is incomplete: %s", name, t.Note)
+			continue
+		}
+		if d.Hub == nil {
+			continue
+		}
+		if _, err := d.Hub.Ticket(ctx, t.Ticket); errors.Is(err, domain.ErrNotFound) {
+			d.add(check, Warn, "look at "+t.Path+", and remove it with git worktree remove if it is of no use", "the tree %s belongs to no ticket of this hub; reap keeps it", name)
+		}
+	}
+}

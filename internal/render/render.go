@@ -1,0 +1,200 @@
+// Package render prints what commands found, in the form that was asked for: a table for people; JSON, YAML or bare
+// names for programs. It must not decide what is printed, only how.
+package render
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/mattn/go-runewidth"
+	"gopkg.in/yaml.v3"
+)
+
+// Format is an output form.
+type Format string
+
+// The forms that -o takes.
+const (
+	Table Format = "table"
+	JSON  Format = "json"
+	YAML  Format = "yaml"
+	Name  Format = "name"
+)
+
+// Formats lists them all, for help and completion.
+var Formats = []string{string(Table), string(JSON), string(YAML), string(Name)}
+
+// ParseFormat returns the form named s, or an error that lists all.
+func ParseFormat(s string) (Format, error) {
+	for _, f := range Formats {
+		if s == f {
+			return Format(f), nil
+		}
+	}
+	return "", fmt.Errorf("-o %q is none of %s", s, strings.Join(Formats, ", "))
+}
+
+// Value is something to print.
+type Value struct {
+	Data  any      // for JSON and YAML: a struct, or a list of them
+	Names []string // for Name, one a line
+	// Table prints the form for people.
+	Table func(io.Writer) error
+}
+
+// Print prints v in the form f.
+func Print(w io.Writer, f Format, v Value) error {
+	switch f {
+	case JSON:
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		enc.SetEscapeHTML(false)
+		return enc.Encode(v.Data)
+	case YAML:
+		return printYAML(w, v.Data)
+	case Name:
+		for _, n := range v.Names {
+			if _, err := fmt.Fprintln(w, Clean(n)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return v.Table(w)
+}
+
+// printYAML goes through JSON, so that both forms have the same names and the same nulls.
+func printYAML(w io.Writer, data any) error {
+	b, err := json.Marshal(data)
+	if err != nil {
+		return err
+	}
+	var node yaml.Node
+	if err := yaml.Unmarshal(b, &node); err != nil { // JSON is YAML; a Node keeps the order of the keys
+		return err
+	}
+	block(&node)
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	if err := enc.Encode(&node); err != nil {
+		return err
+	}
+	return enc.Close()
+}
+
+// block turns JSON's flow style into YAML's usual one.
+func block(n *yaml.Node) {
+	n.Style = 0
+	for _, c := range n.Content {
+		block(c)
+	}
+}
+
+// Clean makes text safe for a terminal: every control character, and every character that changes the direction of
+// what follows, becomes a space.
+func Clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == unicode.ReplacementChar {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// CleanText is Clean for text of several lines: newlines and tabs stay.
+func CleanText(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		cells := strings.Split(l, "\t")
+		for j, c := range cells {
+			cells[j] = Clean(c)
+		}
+		lines[i] = strings.Join(cells, "\t")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Width is how many terminal columns s takes.
+func Width(s string) int { return runewidth.StringWidth(s) }
+
+// Fit cuts s to at most width columns, with … where something was cut.
+func Fit(s string, width int) string {
+	if width <= 0 {
+		return ""
+	}
+	return runewidth.Truncate(s, width, "…")
+}
+
+// Pad fills s with spaces to width columns.
+func Pad(s string, width int) string { return runewidth.FillRight(s, width) }
+
+// Rows prints a table: headings, then rows, columns parted by two spaces, each as wide as its widest cell. width, where
+// not 0, is the terminal's: the last column is cut to it.
+func Rows(w io.Writer, width int, headings []string, rows [][]string) error {
+	widths := make([]int, len(headings))
+	all := append([][]string{headings}, rows...)
+	for i, row := range all {
+		for j := range row {
+			if i > 0 {
+				row[j] = Clean(row[j])
+			}
+			widths[j] = max(widths[j], Width(row[j]))
+		}
+	}
+	for _, row := range all {
+		var b strings.Builder
+		for j, cell := range row {
+			if j == len(row)-1 {
+				b.WriteString(cell)
+				break
+			}
+			b.WriteString(Pad(cell, widths[j]))
+			b.WriteString("  ")
+		}
+		line := strings.TrimRight(b.String(), " ")
+		if width > 0 {
+			line = Fit(line, width)
+		}
+		if _, err := fmt.Fprintln(w, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Age is how long ago something was, for a table: 12s, 5m, 3h, 4d; "-" for never.
+func Age(now, t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	switch d := now.Sub(t); {
+	case d < 0:
+		return "0s"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+// Bytes is a size for people, in binary units.
+func Bytes(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	div, exp := int64(unit), 0
+	for v := n / unit; v >= unit; v /= unit {
+		div *= unit
+		exp++
+	}
+	return fmt.Sprintf("%.1f %ciB", float64(n)/float64(div), "KMGTPE"[exp])
+}
