@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"gaia/hub/events"
 	"gaia/hub/store"
@@ -36,6 +37,7 @@ type DB struct {
 	anchor *sql.Conn
 	file   os.FileInfo
 	wal    os.FileInfo
+	closed sync.Once
 }
 
 var _ store.Store = (*DB)(nil)
@@ -56,6 +58,9 @@ func open(ctx context.Context, path string, migrations fs.FS) (_ *DB, err error)
 		return nil, fmt.Errorf("opening the database: %w", err)
 	}
 	if err := create(path); err != nil {
+		return nil, err
+	}
+	if err := check(ctx, path); err != nil {
 		return nil, err
 	}
 	db := &DB{path: path}
@@ -234,8 +239,13 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 	return errors.Join(backup(ctx, pool, path), pool.Close())
 }
 
-// Close implements store.Store.
-func (db *DB) Close() error {
+// Close implements store.Store. A second call does nothing.
+func (db *DB) Close() (err error) {
+	db.closed.Do(func() { err = db.close() })
+	return err
+}
+
+func (db *DB) close() error {
 	var errs []error
 	if db.anchor != nil {
 		errs = append(errs, db.anchor.Close())

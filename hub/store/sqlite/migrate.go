@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 
@@ -14,10 +15,6 @@ import (
 
 // migrate brings the database to the newest of the migrations. One that holds data already is copied first.
 func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS) error {
-	known, err := versioned(ctx, db)
-	if err != nil {
-		return fmt.Errorf("%s cannot be used: %w", path, err)
-	}
 	provider, err := goose.NewProvider(goose.DialectSQLite3, db, migrations,
 		goose.WithLogger(goose.NopLogger()), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
@@ -32,7 +29,7 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS) err
 		return nil
 	case current > target:
 		return fmt.Errorf("%s has schema %d, which a newer Gaia has made; this one knows schemas up to %d: install the newer version again, or start on a backup", path, current, target)
-	case known && current > 0:
+	case current > 0:
 		if err := backup(ctx, db, backupPath(path, current)); err != nil {
 			return fmt.Errorf("%s was not changed to schema %d, because it could not be copied first: %w", path, target, err)
 		}
@@ -43,18 +40,27 @@ func migrate(ctx context.Context, db *sql.DB, path string, migrations fs.FS) err
 	return nil
 }
 
-// versioned reports whether the file is a database of Gaia. An empty file is none yet, anything else is an error.
-func versioned(ctx context.Context, db *sql.DB) (bool, error) {
+// check returns an error unless the file is empty or a database of Gaia. It opens the file for reading only, since
+// switching to a write-ahead log would change a file that is not ours.
+func check(ctx context.Context, path string) (err error) {
+	if info, err := os.Stat(path); err == nil && info.Size() == 0 {
+		return nil
+	}
+	db, err := connect(path, url.Values{"mode": {"ro"}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
 	var tables, ours int
-	err := db.QueryRowContext(ctx, "SELECT count(*), count(*) FILTER (WHERE name = ?) FROM sqlite_schema WHERE type = 'table'",
+	err = db.QueryRowContext(ctx, "SELECT count(*), count(*) FILTER (WHERE name = ?) FROM sqlite_schema WHERE type = 'table'",
 		goose.DefaultTablename).Scan(&tables, &ours)
 	switch {
 	case err != nil:
-		return false, failure("reading it", err)
+		return failure("reading "+path, err)
 	case tables > 0 && ours == 0:
-		return false, errors.New("it is a database of another program")
+		return fmt.Errorf("%s is a database of another program", path)
 	}
-	return ours > 0, nil
+	return nil
 }
 
 // backupPath returns a name beside the database that is free.

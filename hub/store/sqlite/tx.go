@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"gaia/domain"
@@ -114,7 +113,7 @@ func (x *tx) PutTicket(t domain.Ticket) error {
 
 // putList makes the side table hold exactly these values of the ticket.
 func (x *tx) putList(side, ticket string, values []string) error {
-	set, err := json.Marshal(slices.Concat([]string{}, values))
+	set, err := json.Marshal(append([]string{}, values...)) // [] and not null where there are none
 	if err != nil {
 		return fmt.Errorf("writing ticket %s: %w", ticket, err)
 	}
@@ -281,7 +280,7 @@ func (x *tx) PutAnswer(a store.Answer) error {
 	if a.Key == "" {
 		return fmt.Errorf("writing an answer: %w: key must be set", domain.ErrInvalid)
 	}
-	body := slices.Concat([]byte{}, a.Body) // never nil, which would be NULL
+	body := append([]byte{}, a.Body...) // never nil, which would be NULL
 	_, err := x.exec("writing an answer", `INSERT INTO answers (principal, "key", request, body, at) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET request = excluded.request, body = excluded.body, at = excluded.at`,
 		a.Principal, a.Key, a.Request[:], body, a.At.UnixMicro())

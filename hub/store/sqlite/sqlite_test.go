@@ -1,0 +1,473 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"gaia/domain"
+	"gaia/hub/events"
+	"gaia/hub/store"
+	"gaia/hub/store/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func openAt(t testing.TB, path string) *DB {
+	db, err := Open(context.Background(), path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func openTemp(t testing.TB) *DB { return openAt(t, filepath.Join(t.TempDir(), "hub.db")) }
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	storetest.Run(t, func(t *testing.T) store.Store { return openTemp(t) })
+}
+
+var noon = storetest.Noon
+
+// populate writes a project with one event per call.
+func populate(ctx context.Context, db *DB, n int) error {
+	return db.Update(ctx, func(tx store.Tx) error {
+		return errors.Join(
+			tx.PutProject(domain.Project{ID: "p", Key: "SHOP"}),
+			tx.PutTicket(domain.Ticket{ID: fmt.Sprint(n), Identifier: fmt.Sprintf("SHOP-%d", n), Project: "p", State: "coding", CreatedAt: noon}),
+			tx.Append(domain.Event{Time: noon, Kind: "ticket.created", Actor: "user/ada", Type: "ticket", Object: fmt.Sprint(n)}),
+		)
+	})
+}
+
+func ticketCount(t testing.TB, s store.Store) (n int) {
+	require.NoError(t, s.View(context.Background(), func(tx store.Tx) (err error) {
+		_, n, err = tx.Tickets(store.Query{})
+		return err
+	}))
+	return n
+}
+
+// What the connections promise: durability, references, and that a reader cannot write.
+func TestPragmas(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	for _, c := range []struct {
+		pool         *sql.DB
+		pragma, want string
+	}{
+		{db.write, "journal_mode", "wal"}, {db.write, "synchronous", "2"}, {db.write, "foreign_keys", "1"}, {db.write, "busy_timeout", "5000"},
+		{db.write, "query_only", "0"}, {db.read, "query_only", "1"}, {db.read, "journal_mode", "wal"},
+	} {
+		var got string
+		require.NoError(t, c.pool.QueryRow("PRAGMA "+c.pragma).Scan(&got))
+		require.Equal(t, c.want, got, c.pragma)
+	}
+	_, err := db.read.Exec("DELETE FROM tickets")
+	require.Error(t, err)
+	for _, name := range []string{"", "-wal", "-shm"} {
+		info, err := os.Stat(db.path + name)
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o600), info.Mode().Perm(), name)
+	}
+}
+
+// A path may hold what means something in a URI.
+func TestPathIsData(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a b?mode=memory&c#d%20é")
+	path := filepath.Join(dir, "hub.db")
+	db := openAt(t, path)
+	require.NoError(t, populate(t.Context(), db, 1))
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.NotZero(t, info.Size())
+	info, err = os.Stat(dir)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o700), info.Mode().Perm())
+}
+
+// What was written is there after a new start, and numbers and chain go on.
+func TestReopen(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hub.db")
+	for i := 1; i <= 3; i++ {
+		db, err := Open(t.Context(), path)
+		require.NoError(t, err)
+		require.NoError(t, populate(t.Context(), db, i))
+		require.Equal(t, i, ticketCount(t, db))
+		n, _, err := events.Verify(t.Context(), events.Reader(t.Context(), db))
+		require.NoError(t, err)
+		require.EqualValues(t, i, n)
+		require.NoError(t, db.Close())
+		require.NoFileExists(t, path+"-wal")
+		require.NoError(t, db.Close())
+	}
+	files, err := filepath.Glob(path + ".*")
+	require.NoError(t, err)
+	require.Empty(t, files, "no copy is made where nothing is migrated")
+}
+
+// What a crash leaves, a database with a write-ahead log, is read in full by the next start and by verify.
+func TestAfterCrash(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	require.NoError(t, populate(t.Context(), db, 1))
+	require.NoError(t, db.Checkpoint(t.Context()))
+	require.NoError(t, populate(t.Context(), db, 2)) // in the log only
+	crashed := filepath.Join(t.TempDir(), "hub.db")
+	for _, suffix := range []string{"", "-wal"} {
+		data, err := os.ReadFile(db.path + suffix)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(crashed+suffix, data, 0o600))
+	}
+	log, err := OpenLog(t.Context(), crashed)
+	require.NoError(t, err)
+	n, _, err := events.Verify(t.Context(), events.Reader(t.Context(), log))
+	require.NoError(t, err)
+	require.EqualValues(t, 2, n)
+	require.NoError(t, log.Close())
+	require.Equal(t, 2, ticketCount(t, openAt(t, crashed)))
+}
+
+func TestCheckpointEmptiesLog(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	require.NoError(t, populate(t.Context(), db, 1))
+	info, err := os.Stat(db.path + "-wal")
+	require.NoError(t, err)
+	require.NotZero(t, info.Size())
+	require.NoError(t, db.Checkpoint(t.Context()))
+	info, err = os.Stat(db.path + "-wal")
+	require.NoError(t, err)
+	require.Zero(t, info.Size())
+}
+
+func TestOpenLog(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hub.db")
+	_, err := OpenLog(t.Context(), path)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.NoFileExists(t, path)
+
+	db := openAt(t, path)
+	require.NoError(t, populate(t.Context(), db, 1))
+	seq, head, err := db.Head(t.Context())
+	require.NoError(t, err)
+	verify := func() {
+		log, err := OpenLog(t.Context(), path)
+		require.NoError(t, err)
+		n, h, err := events.Verify(t.Context(), events.Reader(t.Context(), log))
+		require.NoError(t, err)
+		require.Equal(t, seq, n)
+		require.Equal(t, head, h)
+		_, err = log.db.Exec("DELETE FROM events")
+		require.Error(t, err)
+		require.NoError(t, log.Close())
+	}
+	verify() // beside the hub
+	require.NoError(t, db.Ready(t.Context()), "reading beside the hub did not take its log away")
+	require.NoError(t, db.Close())
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	verify() // without it
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+// A log that somebody changed behind the hub's back does not verify.
+func TestTamperedLog(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"bytes":    `UPDATE events SET bytes = CAST(replace(CAST(bytes AS TEXT), 'ada', 'eve') AS BLOB) WHERE seq = 2`,
+		"hash":     `UPDATE events SET hash = zeroblob(32) WHERE seq = 2`,
+		"removed":  `DELETE FROM events WHERE seq = 2`,
+		"swapped":  `UPDATE events SET seq = CASE seq WHEN 2 THEN -3 WHEN 3 THEN -2 END WHERE seq IN (2, 3); UPDATE events SET seq = -seq WHERE seq < 0`,
+		"repeated": `UPDATE events SET (bytes, hash) = (SELECT bytes, hash FROM events WHERE seq = 1) WHERE seq = 2`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := openTemp(t)
+			for i := range 4 {
+				require.NoError(t, populate(t.Context(), db, i))
+			}
+			_, err := db.write.Exec(sql)
+			require.NoError(t, err)
+			_, _, err = events.Verify(t.Context(), events.Reader(t.Context(), db))
+			var broken *events.BrokenError
+			require.ErrorAs(t, err, &broken)
+			require.EqualValues(t, 2, broken.Seq)
+		})
+	}
+}
+
+func TestBackup(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	require.NoError(t, populate(t.Context(), db, 1))
+	path := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, db.Backup(t.Context(), path))
+	require.Error(t, db.Backup(t.Context(), path), "an existing file is never overwritten")
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm())
+	require.NoError(t, populate(t.Context(), db, 2))
+	require.Equal(t, 1, ticketCount(t, openAt(t, path)))
+	missing := filepath.Join(t.TempDir(), "no", "copy.db")
+	require.Error(t, db.Backup(t.Context(), missing))
+	require.NoFileExists(t, missing)
+}
+
+// next is a set of migrations with one more than the built-in ones.
+func next(t testing.TB, statement string) fs.FS {
+	out := fstest.MapFS{"99999_next.sql": {Data: []byte("-- +goose Up\n" + statement)}}
+	names, err := fs.Glob(embedded, "migrations/*.sql")
+	require.NoError(t, err)
+	for _, name := range names {
+		data, err := embedded.ReadFile(name)
+		require.NoError(t, err)
+		out[filepath.Base(name)] = &fstest.MapFile{Data: data}
+	}
+	return out
+}
+
+// A newer Gaia copies the database before it changes it, and an older one refuses what it does not know.
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hub.db")
+	db := openAt(t, path)
+	require.NoError(t, populate(t.Context(), db, 1))
+	require.NoError(t, db.Close())
+
+	newer, err := open(t.Context(), path, next(t, "ALTER TABLE tickets ADD COLUMN extra TEXT;"))
+	require.NoError(t, err)
+	require.NoError(t, populate(t.Context(), newer, 2))
+	require.NoError(t, newer.Close())
+
+	_, err = Open(t.Context(), path)
+	require.ErrorContains(t, err, "schema 99999")
+	require.ErrorContains(t, err, "newer Gaia")
+	require.Equal(t, 1, ticketCount(t, openAt(t, path+".schema-1.bak")))
+
+	again, err := open(t.Context(), path, next(t, "ALTER TABLE tickets ADD COLUMN extra TEXT;"))
+	require.NoError(t, err)
+	require.Equal(t, 2, ticketCount(t, again))
+	require.NoError(t, again.Close())
+}
+
+// A migration that fails leaves the old database, which the old Gaia still opens.
+func TestFailedMigration(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hub.db")
+	db := openAt(t, path)
+	require.NoError(t, populate(t.Context(), db, 1))
+	require.NoError(t, db.Close())
+	for range 2 {
+		_, err := open(t.Context(), path, next(t, "DELETE FROM ticket_labels;\nALTER TABLE nothing ADD COLUMN extra TEXT;"))
+		require.Error(t, err)
+	}
+	require.FileExists(t, path+".schema-1.bak")
+	require.FileExists(t, path+".schema-1.bak.2", "an earlier copy is kept")
+	require.Equal(t, 1, ticketCount(t, openAt(t, path)))
+}
+
+// A file that is no database of ours is refused and left as it is.
+func TestForeignFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	foreign := filepath.Join(dir, "other.db")
+	pool, err := connect(foreign, url.Values{"mode": {"rwc"}})
+	require.NoError(t, err)
+	_, err = pool.Exec("CREATE TABLE songs (title TEXT)")
+	require.NoError(t, err)
+	require.NoError(t, pool.Close())
+	text := filepath.Join(dir, "text.db")
+	require.NoError(t, os.WriteFile(text, []byte(fmt.Sprintf("%4096s", "this is no database\n")), 0o600))
+	for _, path := range []string{foreign, text} {
+		before, err := os.ReadFile(path)
+		require.NoError(t, err)
+		_, err = Open(t.Context(), path)
+		require.ErrorContains(t, err, path)
+		after, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, before, after)
+	}
+	_, err = Open(t.Context(), dir)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.ErrorContains(t, err, dir)
+}
+
+// A database whose files vanish under the hub takes no more writes, rather than losing them.
+func TestLostDatabase(t *testing.T) {
+	t.Parallel()
+	for _, suffix := range []string{"", "-wal"} {
+		for _, replace := range []bool{false, true} {
+			t.Run(fmt.Sprintf("hub.db%s replaced=%t", suffix, replace), func(t *testing.T) {
+				t.Parallel()
+				db := openTemp(t)
+				require.NoError(t, populate(t.Context(), db, 1))
+				require.NoError(t, db.Ready(t.Context()))
+				require.NoError(t, os.Rename(db.path+suffix, db.path+".away"))
+				if replace {
+					require.NoError(t, os.WriteFile(db.path+suffix, nil, 0o600))
+				}
+				require.ErrorIs(t, db.Ready(t.Context()), store.ErrUnavailable)
+				require.ErrorIs(t, populate(t.Context(), db, 2), store.ErrUnavailable)
+				if replace {
+					require.NoError(t, os.Remove(db.path+suffix))
+				}
+				require.NoError(t, os.Rename(db.path+".away", db.path+suffix))
+				require.NoError(t, db.Ready(t.Context()))
+				require.NoError(t, populate(t.Context(), db, 2))
+			})
+		}
+	}
+}
+
+// Another process that holds the write lock for long is an unavailable database, not a hang.
+func TestLockedByAnother(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	_, err := db.write.Exec("PRAGMA busy_timeout = 50")
+	require.NoError(t, err)
+	other := openAt(t, db.path)
+	require.NoError(t, other.Update(t.Context(), func(store.Tx) error {
+		require.ErrorIs(t, populate(t.Context(), db, 1), store.ErrUnavailable)
+		require.ErrorIs(t, db.Ready(t.Context()), store.ErrUnavailable)
+		require.Equal(t, 0, ticketCount(t, db), "reading goes on")
+		return nil
+	}))
+	require.NoError(t, populate(t.Context(), db, 1))
+	// The chain goes on whoever writes.
+	require.NoError(t, populate(t.Context(), other, 2))
+	require.NoError(t, populate(t.Context(), db, 3))
+	n, _, err := events.Verify(t.Context(), events.Reader(t.Context(), db))
+	require.NoError(t, err)
+	require.EqualValues(t, 3, n)
+}
+
+// After the database has failed inside a transaction nothing of it is committed, even if its function carries on.
+func TestFailureEndsTransaction(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	require.NoError(t, populate(t.Context(), db, 1))
+	_, err := db.write.Exec("PRAGMA max_page_count = 1") // becomes the present size: the next new page is SQLITE_FULL
+	require.NoError(t, err)
+	big := make([]byte, 1<<20)
+	for i := range big {
+		big[i] = 'x'
+	}
+	err = db.Update(t.Context(), func(tx store.Tx) error {
+		require.NoError(t, tx.PutUser(domain.User{ID: "before"}))
+		require.ErrorIs(t, tx.PutTicket(domain.Ticket{ID: "2", Identifier: "SHOP-2", Project: "p", Description: string(big)}), store.ErrUnavailable)
+		require.ErrorIs(t, tx.PutUser(domain.User{ID: "after"}), store.ErrUnavailable)
+		_, err := tx.Users()
+		require.ErrorIs(t, err, store.ErrUnavailable)
+		return nil
+	})
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.NoError(t, db.View(t.Context(), func(tx store.Tx) error {
+		us, err := tx.Users()
+		require.NoError(t, err)
+		require.Empty(t, us)
+		return nil
+	}))
+	_, err = db.write.Exec("PRAGMA max_page_count = 1000000")
+	require.NoError(t, err)
+	require.NoError(t, populate(t.Context(), db, 2))
+}
+
+// Cancelling frees the writer for the next one.
+func TestCancelWaiting(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	require.NoError(t, db.Update(t.Context(), func(store.Tx) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(t, populate(ctx, db, 1), context.DeadlineExceeded)
+		return nil
+	}))
+	require.NoError(t, populate(t.Context(), db, 1))
+}
+
+// Tickets that cannot be claimed cost a claim nothing: a claim among 100,000 tickets takes less than twice as long as
+// one among 1,000.
+func TestClaimTimeDoesNotGrow(t *testing.T) {
+	small, large := claimTime(t, 1_000), claimTime(t, 100_000)
+	t.Logf("median claim: %v among 1,000 tickets, %v among 100,000", small, large)
+	require.Less(t, large, 2*small)
+}
+
+func claimTime(t *testing.T, n int) time.Duration {
+	db := openTemp(t)
+	ctx := context.Background() // not to be cancelled, which spares the driver a goroutine for each statement
+	states := []string{"qualification", "todo", "spec", "diagnose", "coding", "review", "working"}
+	const batch = 5_000
+	for from := 0; from < n; from += batch {
+		require.NoError(t, db.Update(ctx, func(tx store.Tx) error {
+			if from == 0 {
+				if err := errors.Join(tx.PutProject(domain.Project{ID: "p", Key: "SHOP"}), tx.PutConductor(domain.Conductor{ID: "c", MachineID: "m", Project: "p"})); err != nil {
+					return err
+				}
+			}
+			for i := from; i < min(from+batch, n); i++ {
+				x := domain.Ticket{
+					ID: fmt.Sprintf("t%d", i), Identifier: fmt.Sprintf("SHOP-%d", i), Project: "p", Workflow: domain.Feature, Title: "Sell more",
+					State: states[i%len(states)], CreatedAt: domain.At(noon.Add(time.Duration(i) * time.Second)),
+				}
+				live := false
+				switch i / len(states) % 6 {
+				case 0:
+					x.State = "done"
+				case 1:
+					x.Hold = &domain.Hold{Reason: domain.ReasonPerson}
+				case 2:
+					x.RetryAt = domain.At(noon.Add(time.Hour))
+				case 3:
+					x.NotBefore = domain.At(noon.Add(time.Hour))
+				case 4:
+					live = true
+				}
+				if err := tx.PutTicket(x); err != nil {
+					return err
+				}
+				if live {
+					if err := tx.PutRun(domain.Run{ID: "r" + x.ID, Number: i + 1_000_000, Project: "p", Ticket: x.ID, Conductor: "c", State: domain.RunRunning, StateAtStart: x.State}); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		}))
+	}
+	require.NoError(t, db.Checkpoint(ctx))
+	var times []time.Duration
+	for i := range 101 {
+		start := time.Now()
+		require.NoError(t, db.Update(ctx, func(tx store.Tx) error {
+			var found domain.Ticket
+			if err := tx.Candidates("p", states, noon, func(x domain.Ticket) (bool, error) { found = x; return false, nil }); err != nil {
+				return err
+			}
+			r := domain.Run{ID: fmt.Sprint("run", i), Number: i, Project: "p", Ticket: found.ID, Conductor: "c", State: domain.RunClaimed, StateAtStart: found.State}
+			return errors.Join(tx.PutRun(r), tx.PutTicket(found),
+				tx.Append(domain.Event{Time: noon, Kind: "run.claimed", Actor: "conductor/m", Type: "run", Object: r.ID}))
+		}))
+		times = append(times, time.Since(start))
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
