@@ -25,6 +25,7 @@ import (
 
 const (
 	treePoll     = 100 * time.Millisecond
+	panePoll     = 20 * time.Millisecond
 	openTimeout  = 2 * execTimeout  // from the start of tmux until the agent runs
 	statusWait   = 3 * time.Second  // tmux learns of the end of a pane's process a moment after the kernel
 	endTimeout   = 5 * time.Second  // of tmux and the agent, when the run is told to end
@@ -352,32 +353,35 @@ func state(s *os.ProcessState) string {
 	return s.String()
 }
 
-// paneEnd asks tmux how the pane's process ended.
-func (h *host) paneEnd() (session.Record, bool) {
+// paneEnd asks tmux how the pane's process ended. tmux calls the pane dead when it has read and passed on all that was
+// printed, which is worth a moment; a child that holds the terminal open keeps it from that for ever.
+func (h *host) paneEnd() (rec session.Record, ok bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), statusWait)
 	defer cancel()
 	for ctx.Err() == nil {
 		panes, err := h.server.Panes(ctx)
 		if errors.Is(err, tmux.ErrNoServer) {
-			return session.Record{}, false
+			return rec, ok
 		}
 		for _, p := range panes {
 			if p.ID != h.ids.Pane || p.Exit == nil && p.Signal == 0 {
 				continue
 			}
-			rec := session.Record{Cause: session.CausePane, Exit: p.Exit}
+			rec, ok = session.Record{Cause: session.CausePane, Exit: p.Exit}, true
 			if p.Signal != 0 {
 				rec.Signal = unix.SignalName(syscall.Signal(p.Signal))
 			}
-			return rec, true
+			if p.Dead {
+				return rec, ok
+			}
 		}
 		select {
 		case <-h.down:
-			return session.Record{}, false
-		case <-time.After(treePoll / 5):
+			return rec, ok
+		case <-time.After(panePoll):
 		}
 	}
-	return session.Record{}, false
+	return rec, ok
 }
 
 // record saves the last screen and writes the record, and returns the status to exit with.
