@@ -149,6 +149,9 @@ func (k kind) encode(id string, v any, drop ...string) (map[string]object, error
 		if err != nil {
 			return nil, fmt.Errorf("write a %s: %s: %w", k.typ, name, err)
 		}
+		if id == "" && string(data) == "null" {
+			continue // a new resource without it: there is nothing to take away
+		}
 		o.Relationships[r.wire] = relationship{data}
 	}
 	return map[string]object{"data": o}, nil
