@@ -1,0 +1,50 @@
+# Gaia's build. `make` builds into build/, `make test` runs everything that this machine can run.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+MAKEFLAGS += --no-builtin-rules
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
+# A tree without git, a tarball for one, still builds; it just knows less about itself.
+VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null | sed 's/^v//' | grep . || echo 0.0.0-dev)
+COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
+DATE    ?= $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
+LDFLAGS := -s -w -X gaia/internal/version.version=$(VERSION) -X gaia/internal/version.commit=$(COMMIT) -X gaia/internal/version.date=$(DATE)
+
+# Many tests wait for units and processes and not for a processor, hence more in parallel than there are processors.
+TESTFLAGS ?= -race -timeout 10m -parallel 8
+
+.PHONY: build install demo test lint clean
+
+# Static and without cgo: one file runs on every distribution.
+build:
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o build/ ./cmd/...
+
+install: build
+	install -d '$(DESTDIR)$(PREFIX)/bin'
+	for program in cmd/*/; do install -m 755 "build/$$(basename "$$program")" '$(DESTDIR)$(PREFIX)/bin/'; done
+	shopt -s nullglob; for page in man/*.[1-8]; do \
+	  install -D -m 644 "$$page" '$(DESTDIR)$(PREFIX)/share/man/man'"$${page##*.}/$$(basename "$$page")"; done
+	install -D -m 644 LICENSE '$(DESTDIR)$(PREFIX)/share/doc/gaia/LICENSE'
+
+# One ticket from its creation to done, by real units, on a hub, a conductor and a home of its own.
+demo:
+	packaging/deps.sh
+	go run ./internal/demo
+
+lint:
+	@unformatted=$$(find . -name '*.go' -not -path './build/*' -print0 | xargs -0 gofmt -l); \
+	  [[ -z $$unformatted ]] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	go vet -tags root ./...
+	go tool -modfile=tools/go.mod staticcheck ./...
+	go tool -modfile=tools/go.mod staticcheck -tags root ./...
+
+test:
+	packaging/deps.sh --test
+	TESTFLAGS='$(TESTFLAGS)' packaging/test.sh
+
+clean:
+	rm -rf build
