@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path"
 	"regexp"
 	"strings"
 	"sync"
@@ -114,7 +113,7 @@ func (id *Identifier) outside(pid int32) error {
 			return fmt.Errorf("the cgroup of process %d cannot be understood", pid)
 		}
 		lines++
-		for _, part := range strings.Split(path.Clean(cgroup), "/") {
+		for _, part := range strings.Split(strings.TrimSuffix(cgroup, " (deleted)"), "/") {
 			if id.run.MatchString(part) {
 				return fmt.Errorf("process %d belongs to the run %s, which has a token of its own", pid, part)
 			}
