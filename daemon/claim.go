@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -124,7 +125,11 @@ func (d *Conductor) claimOne(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("claim, of which the answer is asked for again: %w", err) // the reservation stays
 	case a == nil:
-		d.discard(f)
+		d.mu.Lock()
+		if r := d.runs[f.Run()]; r != nil {
+			r.free = true // the next question takes the same folder: an idle machine writes nothing to its disk
+		}
+		d.mu.Unlock()
 		return again, nil // the answer to an old question says nothing about now
 	}
 	d.mu.Lock()
@@ -171,28 +176,37 @@ func (d *Conductor) discard(f session.Folder) {
 	}
 }
 
-// reservation returns a run folder with its question: one whose answer was lost, else a new one. Folder, token and
-// question are on disk before the question is asked.
-func (d *Conductor) reservation(ctx context.Context) (session.Folder, domain.ClaimRequest, bool, error) {
-	d.mu.Lock()
-	var open []*run
-	for _, id := range slices.Sorted(maps.Keys(d.runs)) {
-		if r := d.runs[id]; r.folder != "" && !r.claimed && !r.known && r.work == "" {
-			open = append(open, r)
-		}
-	}
-	d.mu.Unlock()
-	for _, r := range open {
-		c, err := readFile[claimFile](r.folder, fileClaim)
-		if err == nil {
-			return r.folder, c.Request, true, nil
-		}
-		d.runLog(r).Warn().Err(err).Msg("a reservation cannot be read and is dropped")
-		d.discard(r.folder)
-	}
+// reservation returns a run folder with its question. Folder, token and question are on disk before the question is
+// asked. A question whose answer is not known, which again tells, is asked with the same words; one that was answered
+// with nothing lends its folder to the next.
+func (d *Conductor) reservation(ctx context.Context) (f session.Folder, req domain.ClaimRequest, again bool, err error) {
 	offer, err := d.offer(ctx)
 	if err != nil {
 		return "", domain.ClaimRequest{}, false, err
+	}
+	d.mu.Lock()
+	type reserved struct {
+		folder session.Folder
+		free   bool
+	}
+	var open []reserved
+	for _, id := range slices.Sorted(maps.Keys(d.runs)) {
+		if r := d.runs[id]; r.folder != "" && !r.claimed && !r.known && r.work == "" {
+			open = append(open, reserved{r.folder, r.free})
+		}
+	}
+	d.mu.Unlock()
+	for _, o := range open {
+		c, err := readFile[claimFile](o.folder, fileClaim)
+		if err == nil && o.free && !reflect.DeepEqual(c.Request.Offer, offer) {
+			c.Request.Offer = offer
+			err = writeFile(o.folder, fileClaim, c)
+		}
+		if err == nil {
+			return o.folder, c.Request, !o.free, nil
+		}
+		d.cfg.Log.Warn().Err(err).Msg("a reservation cannot be used and is dropped")
+		d.discard(o.folder)
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -202,11 +216,11 @@ func (d *Conductor) reservation(ctx context.Context) (session.Folder, domain.Cla
 	if err != nil {
 		return "", domain.ClaimRequest{}, false, err
 	}
-	f, err := session.Reserve(filepath.Join(d.cfg.Runs, id.String()), token)
+	f, err = session.Reserve(filepath.Join(d.cfg.Runs, id.String()), token)
 	if err != nil {
 		return "", domain.ClaimRequest{}, false, err
 	}
-	req := domain.ClaimRequest{Run: id.String(), TokenSHA256: sum, Offer: offer}
+	req = domain.ClaimRequest{Run: id.String(), TokenSHA256: sum, Offer: offer}
 	if err := writeFile(f, fileClaim, claimFile{Instance: d.cfg.Instance, Request: req}); err != nil {
 		d.discard(f)
 		return "", domain.ClaimRequest{}, false, err

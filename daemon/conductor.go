@@ -67,6 +67,7 @@ type run struct {
 	folder     session.Folder // "" where there is none
 	spec       session.Spec
 	claimed    bool // the claim has been answered: spec is filled
+	free       bool // the claim was answered with nothing
 	assignment *domain.Assignment
 
 	known bool // to the hub, at its last answer
@@ -290,7 +291,7 @@ func (d *Conductor) followSessions(ctx context.Context) {
 
 // followEvents wakes the loop when the hub's log tells of something that others did.
 func (d *Conductor) followEvents(ctx context.Context) {
-	var seq int64
+	seq := int64(-1) // from now on: what was before is listed anyway
 	own := "conductor/" + d.cfg.MachineID
 	d.follow(ctx, "events", func() error {
 		return d.cfg.Remote.Follow(ctx, seq, func(e domain.Event) {

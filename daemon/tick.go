@@ -536,6 +536,7 @@ func (d *Conductor) work(r *run, what string, limit time.Duration, fn func(conte
 		default:
 			d.Wake()
 		}
+		d.setStatus()
 	})
 }
 

@@ -29,7 +29,6 @@ type Hub struct {
 	heads     map[string]domain.Ref
 	late      map[string][]string
 	claims    map[string]*domain.Assignment // answers by run id; asked again, they are given again
-	asked     map[string]bool
 	parted    int
 	beats     []domain.Beat
 	registers int
@@ -43,7 +42,7 @@ func NewHub(c clock.Clock) *Hub {
 		Clock: c, ClaimTTL: 2 * time.Minute, RunningTTL: 5 * time.Minute, PartingTTL: time.Hour,
 		project: domain.Project{ID: "project-1", Key: "SHOP", Name: "Shop", Slug: "shop"},
 		leases:  map[string]time.Duration{}, heads: map[string]domain.Ref{}, late: map[string][]string{},
-		claims: map[string]*domain.Assignment{}, asked: map[string]bool{},
+		claims: map[string]*domain.Assignment{},
 		wakeup: make(chan struct{}),
 	}
 }
@@ -96,6 +95,24 @@ func (h *Hub) End(run string, state domain.RunState, reason domain.Reason) {
 		h.endLocked(r, state, reason, "")
 		h.ticketLocked(r.Ticket).HoldBy("ended by the test", domain.At(h.Clock.Now()))
 		h.logLocked("user/someone", "run."+string(state), run)
+	}
+}
+
+// Stop ends a live run as a person does who wants it to be tried again.
+func (h *Hub) Stop(run string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r := h.runLocked(run); r != nil && r.State.Live() {
+		h.endLocked(r, domain.RunFailed, domain.ReasonStopped, "")
+	}
+}
+
+// ResumeAll lifts every hold and every wait.
+func (h *Hub) ResumeAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.tickets {
+		t.Resume()
 	}
 }
 
@@ -306,10 +323,9 @@ func (c *Client) Parting(context.Context) error {
 // Claim implements domain.Remote.
 func (c *Client) Claim(_ context.Context, q domain.ClaimRequest) (*domain.Assignment, error) {
 	return call(c, "Claim", func(h *Hub) (*domain.Assignment, error) {
-		if h.asked[q.Run] {
-			return h.claims[q.Run], nil
+		if a := h.claims[q.Run]; a != nil {
+			return a, nil
 		}
-		h.asked[q.Run] = true
 		var best *domain.Ticket
 		live := 0
 		for _, r := range h.runs {
@@ -434,6 +450,11 @@ func (c *Client) Runs(context.Context) ([]domain.Run, error) {
 // Follow implements domain.Remote.
 func (c *Client) Follow(ctx context.Context, after int64, fn func(domain.Event)) error {
 	h := c.hub
+	if after < 0 {
+		h.mu.Lock()
+		after = int64(len(h.events))
+		h.mu.Unlock()
+	}
 	for {
 		h.mu.Lock()
 		if h.down {
