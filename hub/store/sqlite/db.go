@@ -16,6 +16,9 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
 
 	"gaia/hub/events"
 	"gaia/hub/store"
@@ -38,6 +41,7 @@ type DB struct {
 	file   os.FileInfo
 	wal    os.FileInfo
 	closed sync.Once
+	failed atomic.Bool // whether the last write found the database unavailable
 }
 
 var _ store.Store = (*DB)(nil)
@@ -135,7 +139,11 @@ func (db *DB) Update(ctx context.Context, fn func(store.Tx) error) error {
 	if err := db.present(); err != nil {
 		return err
 	}
-	return db.transact(ctx, db.write, true, fn)
+	err := db.transact(ctx, db.write, true, fn)
+	if unavailable := errors.Is(err, store.ErrUnavailable); unavailable || err == nil {
+		db.failed.Store(unavailable)
+	}
+	return err
 }
 
 // View implements store.Store.
@@ -201,18 +209,34 @@ func (db *DB) Head(ctx context.Context) (int64, [32]byte, error) {
 	return head(ctx, db.read)
 }
 
-// Ready implements store.Store. It commits a write, since a full disk is noticed by nothing less.
+// roomy is how much space a write may need: the hub's largest request, in the write-ahead log and in the database.
+const roomy = 2 << 20
+
+// Ready implements store.Store. It commits a write, since nothing less shows that writing works. A small write may
+// still fit into the write-ahead log when the disk is full, so free space is asked for, too, and after a failure the
+// write is a large one.
 func (db *DB) Ready(ctx context.Context) error {
 	if err := db.present(); err != nil {
 		return err
 	}
-	if _, err := db.write.ExecContext(ctx, "UPDATE health SET written = written + 1"); err != nil {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(db.path, &fs); err != nil {
+		return lost(err)
+	}
+	if free := fs.Bavail * uint64(fs.Bsize); free < roomy {
+		return fmt.Errorf("%w: the disk of %s has %d KiB left", store.ErrUnavailable, db.path, free>>10)
+	}
+	if db.failed.Load() {
+		if _, err := db.write.ExecContext(ctx, "UPDATE health SET probe = zeroblob(?)", roomy/2); err != nil {
+			return failure("writing to the database", err)
+		}
+	}
+	if _, err := db.write.ExecContext(ctx, "UPDATE health SET written = written + 1, probe = NULL"); err != nil {
 		return failure("writing to the database", err)
 	}
-	if _, _, err := db.Head(ctx); err != nil {
-		return err
-	}
-	return nil
+	db.failed.Store(false)
+	_, _, err := db.Head(ctx)
+	return err
 }
 
 // Checkpoint implements store.Store: it copies the write-ahead log into the database and cuts it off, unless somebody

@@ -170,6 +170,7 @@ CREATE TABLE events (
 -- One row that is written to find out whether the database can be written.
 CREATE TABLE health (
     id      INTEGER PRIMARY KEY CHECK (id = 1),
-    written INTEGER NOT NULL
+    written INTEGER NOT NULL,
+    probe   BLOB -- as large as a large request, for the moment of the question
 ) STRICT;
 INSERT INTO health (id, written) VALUES (1, 0);

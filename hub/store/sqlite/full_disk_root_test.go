@@ -1,0 +1,83 @@
+//go:build root && linux
+
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gaia/domain"
+	"gaia/hub/events"
+	"gaia/hub/store"
+)
+
+// A full disk refuses writes, says so when asked, loses nothing that was acknowledged, goes on reading, and is no more
+// than an interruption. It needs a file system of its own, hence root.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"))
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
+	db := openAt(t, filepath.Join(dir, "hub.db"))
+	ctx := context.Background()
+	write := func(n int) error {
+		return db.Update(ctx, func(tx store.Tx) error {
+			return errors.Join(
+				tx.PutProject(domain.Project{ID: "p", Key: "SHOP"}),
+				tx.PutTicket(domain.Ticket{ID: fmt.Sprint(n), Identifier: fmt.Sprintf("SHOP-%d", n), Project: "p", State: "coding",
+					Description: strings.Repeat("x", 20_000)}),
+				tx.Append(domain.Event{Time: noon, Kind: "ticket.created", Actor: "user/ada", Type: "ticket", Object: fmt.Sprint(n)}))
+		})
+	}
+	intact := func(s *DB, n int) {
+		require.Equal(t, n, ticketCount(t, s))
+		got, _, err := events.Verify(ctx, events.Reader(ctx, s))
+		require.NoError(t, err)
+		require.EqualValues(t, n, got)
+	}
+
+	n := 0 // acknowledged
+	for write(n+1) == nil {
+		n++
+	}
+	require.Greater(t, n, 10)
+	for range 3 {
+		require.ErrorIs(t, write(n+1), store.ErrUnavailable)
+		require.ErrorIs(t, db.Ready(ctx), store.ErrUnavailable)
+		intact(db, n)
+	}
+	// Fill what is left, so that not even one page fits.
+	ballast := filepath.Join(dir, "ballast")
+	f, err := os.Create(ballast)
+	require.NoError(t, err)
+	for err == nil {
+		_, err = f.Write(make([]byte, 512))
+	}
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.NoError(t, f.Close())
+	require.ErrorIs(t, db.Ready(ctx), store.ErrUnavailable)
+	require.ErrorIs(t, write(n+1), store.ErrUnavailable)
+	intact(db, n)
+
+	// A crash now loses nothing either.
+	crashed := filepath.Join(t.TempDir(), "hub.db")
+	for _, suffix := range []string{"", "-wal"} {
+		data, err := os.ReadFile(db.path + suffix)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(crashed+suffix, data, 0o600))
+	}
+	intact(openAt(t, crashed), n)
+
+	require.NoError(t, os.Remove(ballast))
+	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=16m"))
+	require.NoError(t, db.Ready(ctx))
+	require.NoError(t, write(n+1))
+	intact(db, n+1)
+}
