@@ -216,7 +216,7 @@ func commentsText(comments []domain.Comment) (string, int) {
 	size := 0
 	for i := len(comments) - 1; i >= 0; i-- {
 		c := comments[i]
-		text := fmt.Sprintf("%s by %s at %s:\n\n%s\n", line(c.Type), line(c.Author), c.CreatedAt, strings.TrimSpace(clean(c.Body)))
+		text := fmt.Sprintf("%s by %s at %s:\n\n%s\n", line(c.Type), line(c.Author), c.CreatedAt, indent(strings.TrimSpace(clean(c.Body))))
 		if size += len(text); size > maxComments && len(parts) > 0 {
 			return join(parts), i + 1
 		}
@@ -227,7 +227,19 @@ func commentsText(comments []domain.Comment) (string, int) {
 
 func join(newestFirst []string) string {
 	slices.Reverse(newestFirst)
-	return strings.Join(newestFirst, "\n---\n\n")
+	return strings.Join(newestFirst, "\n")
+}
+
+// indent keeps a comment from looking like the head of another one, with another author.
+func indent(s string) string {
+	var b strings.Builder
+	for l := range strings.Lines(s) {
+		if strings.TrimSpace(l) != "" {
+			b.WriteString("  ")
+		}
+		b.WriteString(l)
+	}
+	return b.String()
 }
 
 func othersText(a domain.Assignment) string {
