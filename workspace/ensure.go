@@ -53,7 +53,9 @@ type job struct {
 	findings []string
 }
 
-func (j *job) find(format string, a ...any) { j.findings = append(j.findings, fmt.Sprintf(format, a...)) }
+func (j *job) find(format string, a ...any) {
+	j.findings = append(j.findings, fmt.Sprintf(format, a...))
+}
 
 // Ensure implements domain.Workspace. It fetches first, without any lock of the repository; it holds that lock only
 // while the list of worktrees is read and changed, so that the checkouts of several trees go on side by side.
@@ -96,7 +98,7 @@ func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, er
 	if real, err := filepath.EvalSymlinks(g.root); err != nil || real != g.root {
 		return domain.Tree{}, hold("the workspace root %s leads to %s since the start; restart the conductor", g.root, real)
 	}
-	if err := removeRemains(g.root, key); err != nil {
+	if err := g.settle(key); err != nil {
 		return domain.Tree{}, err
 	}
 	t, made, err := j.place(ctx)
@@ -262,12 +264,18 @@ func (j *job) discard(ctx context.Context, a admin, from string) error {
 	if st, err := os.Lstat(filepath.Join(a.dir, "locked")); err == nil {
 		begunAt = st.ModTime()
 	}
-	who, err := j.lives(begunAt, j.path, a.dir)
-	if err != nil {
-		return hold("the worktree %s was never finished, and it cannot be known whether somebody works in it: %w; %s", j.path, err, mend)
+	busy := func(path string) error {
+		who, err := j.lives(begunAt, path, a.dir)
+		if err != nil {
+			return hold("the worktree %s was never finished, and it cannot be known whether somebody works in it: %w; %s", j.path, err, mend)
+		}
+		if who != "" {
+			return hold("the worktree %s was never finished, but %s works in it; %s", j.path, who, mend)
+		}
+		return nil
 	}
-	if who != "" {
-		return hold("the worktree %s was never finished, but %s works in it; %s", j.path, who, mend)
+	if err := busy(j.path); err != nil {
+		return err
 	}
 	if empty, err := isEmpty(j.path); err == nil && !empty {
 		if !pointsTo(j.path, a.dir) {
@@ -283,65 +291,7 @@ func (j *job) discard(ctx context.Context, a admin, from string) error {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := removeTree(j.path, j.key); err != nil {
-		return err
-	}
-	return j.unregister(a)
-}
-
-// removeTree takes a folder below the root away. It goes to another name first: what is cut short leaves no tree with
-// half of its files, and removeRemains ends it.
-func removeTree(path, key string) error {
-	aside := filepath.Join(filepath.Dir(path), remains+key)
-	if err := os.Rename(path, aside); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return fmt.Errorf("set %s aside: %w", path, err)
-	}
-	return removeAll(aside)
-}
-
-// remains starts the names of folders that are being removed. No key starts with a dot.
-const remains = ".gone."
-
-// removeRemains ends a removal that was cut short. The tree's lock is held.
-func removeRemains(dir, key string) error {
-	return removeAll(filepath.Join(dir, remains+key))
-}
-
-// removeAll removes a folder, also one with folders that cannot be written, such as a module cache.
-func removeAll(path string) error {
-	err := os.RemoveAll(path)
-	if err == nil || !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	_ = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
-		if err == nil && d.IsDir() {
-			_ = os.Chmod(p, 0o700)
-		}
-		return nil
-	})
-	if err := os.RemoveAll(path); err != nil {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	return nil
-}
-
-// unregister takes away one worktree's own git directory, at once and whole, as `git worktree remove` does; git itself
-// refuses where a crash has left it half made.
-func (g *Git) unregister(a admin) error {
-	aside := filepath.Join(g.common, "gaia-gone-"+filepath.Base(a.dir))
-	if err := os.RemoveAll(aside); err != nil {
-		return fmt.Errorf("remove %s: %w", aside, err)
-	}
-	if err := os.Rename(a.dir, aside); err != nil {
-		return fmt.Errorf("drop the registration of a worktree: %w", err)
-	}
-	if err := os.RemoveAll(aside); err != nil {
-		return fmt.Errorf("remove %s: %w", aside, err)
-	}
-	return nil
+	return j.takeAway(a, j.path, busy)
 }
 
 // removeJunk takes away registrations of this key that a crash left before they were given a path.

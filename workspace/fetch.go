@@ -3,8 +3,8 @@ package workspace
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -110,11 +110,15 @@ func (g *Git) sshEnvironment(ctx context.Context) []string {
 func (g *Git) stale(note fetchNote, why string) string {
 	at := note.FetchedAt
 	if at.IsZero() {
-		for _, name := range []string{"FETCH_HEAD", "packed-refs"} {
-			if st, err := os.Stat(filepath.Join(g.common, name)); err == nil {
-				at = st.ModTime()
-				break
-			} else if !errors.Is(err, os.ErrNotExist) {
+		// Not by us: the person's last fetch, else when the remote's branches were last written.
+		for _, pattern := range []string{"FETCH_HEAD", "logs/refs/remotes/" + remote + "/*", "packed-refs"} {
+			names, _ := fs.Glob(os.DirFS(g.common), pattern)
+			for _, name := range names {
+				if st, err := os.Stat(filepath.Join(g.common, name)); err == nil && st.ModTime().After(at) {
+					at = st.ModTime()
+				}
+			}
+			if !at.IsZero() {
 				break
 			}
 		}

@@ -21,9 +21,9 @@ const markerName = "gaia.json"
 type Marker struct {
 	Ticket      string      `json:"ticket"` // ticket id
 	Identifier  string      `json:"identifier"`
-	Run         string      `json:"run"`    // the run that the tree was last given to
-	Branch      string      `json:"branch"` // the ticket's branch
-	Base        string      `json:"base"`   // the commit that the branch started from
+	Run         string      `json:"run"`          // the run that the tree was last given to
+	Branch      string      `json:"branch"`       // the ticket's branch
+	Base        string      `json:"base"`         // the commit that the branch started from
 	AfterCreate bool        `json:"after_create"` // the hook after_create has finished
 	CreatedAt   domain.Time `json:"created_at"`
 }

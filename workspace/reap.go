@@ -155,11 +155,9 @@ func (g *Git) reapOne(ctx context.Context, o ReapOptions, path string) Reaped {
 // reapRemains ends a removal that was cut short after everything had been checked and saved.
 func (g *Git) reapRemains(ctx context.Context, o ReapOptions, r Reaped, key string) Reaped {
 	r.Reason = "what is left of a removal that was cut short"
-	if st, err := os.Lstat(r.Path); err != nil || !st.IsDir() {
-		r.Reason = "no worktree of Gaia"
-		return r
+	if _, err := os.Lstat(filepath.Join(r.Path, goingMark)); err == nil {
+		r.Removable = true
 	}
-	r.Removable = true
 	if o.DryRun {
 		return r
 	}
@@ -168,13 +166,13 @@ func (g *Git) reapRemains(ctx context.Context, o ReapOptions, r Reaped, key stri
 	unlock, err := g.lockKey(limited, key)
 	if err == nil {
 		defer unlock()
-		err = removeRemains(g.root, key)
+		err = g.settle(key)
 	}
 	if err != nil {
 		r.Reason = err.Error()
 		return r
 	}
-	r.Removed = true
+	r.Removed = r.Removable
 	return r
 }
 
@@ -311,8 +309,7 @@ func keepBusy(_ context.Context, g *Git, _ ReapOptions, t tree) (string, error) 
 	return who, err
 }
 
-// remove saves the tip and takes the tree away. Nothing is deleted before the folder has another name and the
-// processes were looked at once more, so that nobody is in it who came meanwhile.
+// remove saves the tip and takes the tree away.
 func (g *Git) remove(ctx context.Context, t tree) (ref string, err error) {
 	key := filepath.Base(t.path)
 	repository, err := g.lockRepository(ctx)
@@ -329,25 +326,12 @@ func (g *Git) remove(ctx context.Context, t tree) (ref string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("save the tip: %w", err)
 	}
-	if err := removeRemains(g.root, key); err != nil {
-		return "", err
-	}
-	aside := filepath.Join(g.root, remains+key)
-	if err := os.Rename(t.path, aside); err != nil {
-		return "", fmt.Errorf("set the folder aside: %w", err)
-	}
-	who, err := g.lives(t.marker.CreatedAt.Time, t.path, aside, t.dir)
-	if err == nil && who != "" {
-		err = fmt.Errorf("%s works in it", who)
-	}
-	if err != nil {
-		return "", errors.Join(err, os.Rename(aside, t.path))
-	}
-	if err := g.unregister(t.admin); err != nil {
-		return "", errors.Join(err, os.Rename(aside, t.path))
-	}
-	if err := removeAll(aside); err != nil {
-		return "", fmt.Errorf("the tree is no worktree any more, its tip is saved in %s, but not all files could be deleted: %w", ref, err)
-	}
-	return ref, nil
+	err = g.takeAway(t.admin, t.path, func(path string) error {
+		who, err := g.lives(t.marker.CreatedAt.Time, t.path, path, t.dir)
+		if err == nil && who != "" {
+			err = fmt.Errorf("%s works in it", who)
+		}
+		return err
+	})
+	return ref, err
 }

@@ -69,13 +69,15 @@ func submodulesUnpushed(ctx context.Context, dir string) (string, error) {
 
 // onlyHere reports whether a submodule's repository has commits that no remote has.
 func (c call) onlyHere(ctx context.Context) (bool, error) {
-	args := []string{"rev-list", "--max-count=1", "--branches", "--glob=refs/stash", "--glob=refs/gaia"}
-	head, err := c.commit(ctx, "HEAD")
-	if err != nil {
-		return false, err
-	}
-	if head != "" {
-		args = append(args, head)
+	args := []string{"rev-list", "--max-count=1", "--branches", "--glob=refs/gaia/"}
+	for _, rev := range []string{"HEAD", "refs/stash"} {
+		sha, err := c.commit(ctx, rev)
+		if err != nil {
+			return false, err
+		}
+		if sha != "" {
+			args = append(args, sha)
+		}
 	}
 	out, err := c.line(ctx, append(args, "--not", "--remotes")...)
 	return out != "", err
@@ -94,8 +96,8 @@ func modulesUnpushed(ctx context.Context, gitDir string) (string, error) {
 		if _, err := os.Lstat(filepath.Join(module, "HEAD")); err != nil {
 			return nil
 		}
-		// Its work tree may be gone; the repository is asked without one.
-		only, err := (call{dir: module, env: []string{"GIT_DIR=" + module}, config: []string{"core.bare=true", "core.worktree="}}).onlyHere(ctx)
+		// Its own work tree may be gone, and git would insist on going there.
+		only, err := (call{dir: module, env: []string{"GIT_DIR=" + module, "GIT_WORK_TREE=" + module}}).onlyHere(ctx)
 		if err != nil {
 			return err
 		}
