@@ -113,23 +113,19 @@ func (r *resource) field(wire string) (string, bool) { f, ok := r.names[wire]; r
 
 // pointer returns where a document for this resource holds a field.
 func (r *resource) pointer(field string) string {
-	field, rest, _ := strings.Cut(field, "/")
-	if rest != "" {
-		rest = "/" + rest
-	}
 	if field == r.id {
 		return "/data/id"
 	}
 	for _, rel := range r.rels {
 		if rel.field == field {
-			return "/data/relationships/" + rel.name + rest
+			return "/data/relationships/" + rel.name
 		}
 	}
 	name := field
 	if w, ok := r.wire[field]; ok {
 		name = w
 	}
-	return "/data/attributes/" + escape(name) + rest
+	return "/data/attributes/" + escape(name)
 }
 
 func (r *resource) url(id string) string { return r.path + "/" + url.PathEscape(id) }
