@@ -103,31 +103,29 @@ type stop struct{}
 
 func (*stop) UnmarshalTOML(any) error { return errors.New("here") }
 
-// lineOf returns the line of a key, 0 if it is not there. It is used for errors only.
+// lineOf returns the line of a key, that of the nearest table around it where the key itself is missing, else 0. It is
+// used for errors only.
 func (d *document) lineOf(path []string) int {
-	level := map[string]toml.Primitive{}
+	level, line := map[string]toml.Primitive{}, 0
 	md, err := toml.Decode(d.data, &level)
 	if err != nil {
 		return 0
 	}
-	for i, key := range path {
+	for _, key := range path {
 		p, ok := level[key]
 		if !ok {
-			return 0
-		}
-		if i < len(path)-1 {
-			level = map[string]toml.Primitive{}
-			if md.PrimitiveDecode(p, &level) != nil {
-				return 0
-			}
-			continue
+			break
 		}
 		var pe toml.ParseError
-		if errors.As(md.PrimitiveDecode(p, &stop{}), &pe) {
-			return pe.Position.Line
+		if errors.As(md.PrimitiveDecode(p, &stop{}), &pe) && pe.Position.Line > 0 {
+			line = pe.Position.Line
+		}
+		level = map[string]toml.Primitive{}
+		if md.PrimitiveDecode(p, &level) != nil {
+			break
 		}
 	}
-	return 0
+	return line
 }
 
 // headerLine returns the line of the n-th [[name]], n from 0, or 0. The parser keeps one position for all elements.
@@ -324,7 +322,7 @@ func (t *table) list(key string, fn func(el *table)) {
 	if !ok {
 		return
 	}
-	els, ok := raw.([]map[string]any)
+	els, ok := tables(raw)
 	if !ok {
 		t.fail(key, "must be a list of tables: write [[%s]] above each", key)
 		return
@@ -337,6 +335,26 @@ func (t *table) list(key string, fn func(el *table)) {
 		fn(el)
 		el.done()
 	}
+}
+
+// tables returns the elements of a list of tables, however it is written.
+func tables(raw any) ([]map[string]any, bool) {
+	if els, ok := raw.([]map[string]any); ok {
+		return els, true
+	}
+	list, ok := raw.([]any)
+	if !ok {
+		return nil, false
+	}
+	var els []map[string]any
+	for _, el := range list {
+		m, ok := el.(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		els = append(els, m)
+	}
+	return els, true
 }
 
 // done notes every key of the table that no getter asked for.
