@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"gaia/domain"
+	"gaia/internal/log"
 	"gaia/session"
 )
 
@@ -30,7 +31,11 @@ func (d *Conductor) setPaused(ctx context.Context) {
 		if why == "" {
 			d.cfg.Log.Info().Msg("work is claimed again")
 		} else {
-			d.cfg.Log.Warn().Msg("nothing is claimed: " + why)
+			line := d.cfg.Log.Warn()
+			if why == hooksNotTrusted {
+				line = line.Str(log.MessageID, log.HooksUntrusted)
+			}
+			line.Msg("nothing is claimed: " + why)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gaia/domain"
+	"gaia/internal/log"
 	"gaia/session"
 )
 
@@ -169,6 +170,7 @@ func (d *Conductor) Run(ctx context.Context) error {
 		if err == nil && !ready && ctx.Err() == nil {
 			ready = true
 			d.cfg.Notify("READY=1\nSTATUS=" + d.Status().Text)
+			d.cfg.Log.Info().Str(log.MessageID, log.ConductorReady).Msg("ready: " + d.Status().Text)
 		}
 		if ctx.Err() != nil {
 			return d.stop()
@@ -329,10 +331,10 @@ func (d *Conductor) supersede() error {
 	d.over, d.stopping = true, true
 	d.mu.Unlock()
 	d.setStatus()
-	d.cfg.Log.Error().Msg("superseded: another process has registered as " + d.cfg.MachineID + "; this one claims nothing more, leaves its runs running and exits")
+	d.cfg.Log.Error().Str(log.MessageID, log.Superseded).Msg("superseded: another process has registered as " + d.cfg.MachineID + "; this one claims nothing more, leaves its runs running and exits")
 	d.cfg.Notify("STOPPING=1\nSTATUS=" + d.Status().Text)
 	d.endWork()
-	d.workers.Wait()
+	d.awaitWorkers()
 	return ErrSuperseded
 }
 
@@ -345,9 +347,9 @@ func (d *Conductor) stop() error {
 	d.setStatus()
 	d.cfg.Notify("STOPPING=1\nSTATUS=" + d.Status().Text)
 	d.endWork()
-	d.workers.Wait()
+	d.awaitWorkers()
 
-	ctx, cancel := context.WithTimeout(context.Background(), reportDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), partingDeadline)
 	defer cancel()
 	for _, r := range d.inFlight() {
 		if err := d.undo(ctx, r, "the conductor was stopped before the agent was started"); err != nil {
@@ -363,6 +365,18 @@ func (d *Conductor) stop() error {
 	return nil
 }
 
+// awaitWorkers waits until the workers have heard that they are to end. One that does not hear it must not keep the process
+// from stopping: whatever it does then is what a crash at that point would leave.
+func (d *Conductor) awaitWorkers() {
+	ended := make(chan struct{})
+	go func() { d.workers.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(partingDeadline):
+		d.cfg.Log.Warn().Msg("some work does not end in time and is left to the next start")
+	}
+}
+
 // inFlight returns the claimed runs whose host has not been let on.
 func (d *Conductor) inFlight() []*run {
 	d.mu.Lock()
@@ -370,7 +384,7 @@ func (d *Conductor) inFlight() []*run {
 	var out []*run
 	for _, id := range slices.Sorted(maps.Keys(d.runs)) {
 		r := d.runs[id]
-		if r.folder == "" || !r.known || r.fate.State != domain.RunClaimed {
+		if r.work != "" || r.folder == "" || !r.known || r.fate.State != domain.RunClaimed {
 			continue
 		}
 		if _, err := r.folder.Tree(); has(err) {

@@ -41,8 +41,9 @@ type Machine interface {
 	Environment(ctx context.Context, agent string, gaia map[string]string) (map[string]string, error)
 	// Trusted reports whether a person has trusted hooks of that SHA-256 for this checkout.
 	Trusted(sha string) (bool, error)
-	// TrustedAll reports whether a person has allowed agents of this checkout to do anything.
-	TrustedAll() (bool, error)
+	// Permissions returns what an agent may do where the checkout wants that. refused: the checkout, which comes from
+	// the repository, wants more than a person has allowed on this machine.
+	Permissions(agent, want string) (granted string, refused bool, err error)
 	// Pressure returns why the machine should not take on more work, or "".
 	Pressure(minFreeDisk uint64) string
 	// BootID identifies the time since the last boot.
@@ -115,10 +116,11 @@ type Config struct {
 
 // Deadlines of calls. Each is far below the watchdog's limit where the loop itself waits.
 const (
-	callDeadline   = 10 * time.Second // one question to hub, units or git that the loop waits for
-	hookDeadline   = 30 * time.Minute // on top of the time for the tree: hooks run before the agent does
-	stopDeadline   = 5 * time.Minute  // a session that ends: after_run extends it
-	reportDeadline = time.Minute
+	callDeadline    = 10 * time.Second // one question to hub, units or git that the loop waits for
+	hookDeadline    = 30 * time.Minute // on top of the time for the tree: hooks run before the agent does
+	stopDeadline    = 5 * time.Minute  // a session that ends: after_run extends it
+	reportDeadline  = time.Minute
+	partingDeadline = 10 * time.Second // twice at a stop, within the TimeoutStopSec= of the unit
 )
 
 func (c *Config) check() error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gaia/domain"
+	"gaia/internal/log"
 	"gaia/session"
 )
 
@@ -70,7 +71,7 @@ func (d *Conductor) dispatch(ctx context.Context, r *run) error {
 	if _, err := r.folder.Record(); has(err) {
 		return nil // the session has ended by itself: that is the better reason
 	}
-	d.runLog(r).Error().Str("gaia_reason", string(f.Reason)).Msgf("run %d cannot be started: %s", a.Run.Number, f.Note)
+	d.runLog(r).Error().Str(log.Reason, string(f.Reason)).Msgf("run %d cannot be started: %s", a.Run.Number, f.Note)
 	if err := d.condemn(ctx, r, f.FailReport); err != nil {
 		return err
 	}
@@ -211,7 +212,7 @@ func (d *Conductor) build(ctx context.Context, r *run, a *domain.Assignment) err
 	if err != nil {
 		return err
 	}
-	permissions, err := d.permissions()
+	permissions, err := d.permissions(name)
 	if err != nil {
 		return err
 	}
@@ -336,28 +337,15 @@ func (d *Conductor) agentFor(ctx context.Context, a *domain.Assignment) (string,
 	return "", nil, fails(domain.ReasonAgentNotFound, "no agent %q is known on this machine (machine.toml)", name)
 }
 
-// permissionsAll holds only where a person has said so on this machine, since conductor.toml comes from the repository.
-const permissionsAll, permissionsDefault = "all", "edits"
-
-func (d *Conductor) permissions() (string, error) {
+func (d *Conductor) permissions(agent string) (string, error) {
 	d.mu.Lock()
-	p := d.settings.Permissions
+	want := d.settings.Permissions
 	d.mu.Unlock()
-	if p == "" {
-		return permissionsDefault, nil
+	granted, refused, err := d.cfg.Machine.Permissions(agent, want)
+	if refused {
+		d.cfg.Log.Warn().Msgf("conductor.toml asks for the permissions %q, which nobody has allowed for this checkout (gaia conductor trust --all): agents get %q", want, granted)
 	}
-	if p != permissionsAll {
-		return p, nil
-	}
-	ok, err := d.cfg.Machine.TrustedAll()
-	if err != nil {
-		return "", err
-	}
-	if !ok {
-		d.cfg.Log.Warn().Msg(`conductor.toml asks for permissions "all", which nobody has allowed for this checkout (gaia conductor trust --all): agents get "edits"`)
-		return permissionsDefault, nil
-	}
-	return p, nil
+	return granted, err
 }
 
 // gaiaEnv is what a run knows of Gaia.
@@ -394,7 +382,7 @@ func (d *Conductor) reportStart(ctx context.Context, r *run) error {
 	}
 	d.learn(r, fate)
 	if fate.State == domain.RunRunning {
-		d.runLog(r).Info().Str("unit", begin.Unit).Str("agent", begin.Agent).
+		d.runLog(r).Info().Str(log.MessageID, log.RunStarted).Str("unit", begin.Unit).Str("agent", begin.Agent).
 			Msgf("%s runs in %s, in %s", begin.Agent, begin.Unit, filepath.Base(begin.WorktreePath))
 	}
 	return nil

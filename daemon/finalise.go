@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"gaia/domain"
+	"gaia/internal/log"
 	"gaia/session"
 )
 
@@ -113,7 +114,7 @@ func (d *Conductor) sendFail(ctx context.Context, r *run, verdict domain.FailRep
 	}
 	d.learn(r, fate)
 	if fate.State == domain.RunFailed {
-		d.runLog(r).Warn().Str("gaia_reason", string(fate.EndReason)).Msgf("run %d failed: %s", r.spec.Number, verdict.Note)
+		d.runLog(r).Warn().Str(log.Reason, string(fate.EndReason)).Msgf("run %d failed: %s", r.spec.Number, verdict.Note)
 	}
 	return nil
 }
@@ -182,7 +183,7 @@ func (d *Conductor) finalise(ctx context.Context, r *run) error {
 	if err := d.cfg.Remote.Finalise(call, r.id, report); err != nil && !errors.Is(err, domain.ErrNotFound) {
 		return fmt.Errorf("closing the run at the hub: %w", err)
 	}
-	d.runLog(r).Info().Str("gaia_reason", string(fate.EndReason)).Msgf("run %d is closed: %s", r.spec.Number, fate.State)
+	d.runLog(r).Info().Str(log.MessageID, log.RunEnded).Str(log.Reason, string(fate.EndReason)).Msgf("run %d is closed: %s", r.spec.Number, fate.State)
 	return d.settle(r)
 }
 

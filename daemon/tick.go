@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"gaia/domain"
+	"gaia/internal/log"
 	"gaia/session"
 )
 
@@ -226,7 +227,7 @@ func (d *Conductor) askHub(ctx context.Context) error {
 	d.hub.answered = err == nil
 	if err == nil {
 		if d.hub.err != nil {
-			d.cfg.Log.Info().Msg("the hub answers again")
+			d.cfg.Log.Info().Str(log.MessageID, log.HubBack).Msg("the hub answers again")
 		}
 		d.hub.err = nil
 		return nil
@@ -236,7 +237,7 @@ func (d *Conductor) askHub(ctx context.Context) error {
 	}
 	if d.hub.err == nil || trouble(d.hub.err) != trouble(err) {
 		d.hub.since = d.cfg.Clock.Now()
-		d.cfg.Log.Warn().Err(err).Msg("the hub does not serve this conductor: runs go on, nothing new is started")
+		d.cfg.Log.Warn().Str(log.MessageID, log.HubUnreachable).Err(err).Msg("the hub does not serve this conductor: runs go on, nothing new is started")
 	}
 	d.hub.err = err
 	return err
@@ -244,10 +245,12 @@ func (d *Conductor) askHub(ctx context.Context) error {
 
 func (d *Conductor) converse(ctx context.Context) error {
 	if !d.registered() {
+		d.progress("registering")
 		if err := d.register(ctx); err != nil {
 			return err
 		}
 	}
+	d.progress("sending the heartbeat")
 	beat, named := d.beat()
 	sent := d.cfg.Clock.Boot()
 	call, cancel := context.WithTimeout(ctx, callDeadline)
@@ -294,6 +297,7 @@ func (d *Conductor) converse(ctx context.Context) error {
 	if adopted && !nameless {
 		return nil
 	}
+	d.progress("listing the runs of the hub")
 	return d.listRuns(ctx)
 }
 
@@ -414,7 +418,7 @@ func (d *Conductor) reconcile() {
 		todo = append(todo, decided{r, a})
 	}
 	if vanished > 0 && live >= 5 && 2*vanished >= live {
-		d.cfg.Log.Error().Int("vanished", vanished).Int("live", live).
+		d.cfg.Log.Error().Str(log.MessageID, log.RunsLost).Int("vanished", vanished).Int("live", live).
 			Msgf("%d of %d runs vanished at once without a trace of their end: look for what ended them (journalctl --user, the kernel's log); each is reported and tried again", vanished, live)
 	}
 	for _, t := range todo {
@@ -542,6 +546,6 @@ func (d *Conductor) work(r *run, what string, limit time.Duration, fn func(conte
 
 // runLog is the log with the fields by which the journal tells one ticket's story.
 func (d *Conductor) runLog(r *run) *zerolog.Logger {
-	l := d.cfg.Log.With().Str("gaia_ticket", r.spec.Identifier).Int("gaia_run", r.spec.Number).Logger()
+	l := d.cfg.Log.With().Str(log.Ticket, r.spec.Identifier).Str(log.Run, r.id).Logger()
 	return &l
 }
