@@ -375,6 +375,11 @@ func (h *host) paneEnd() (rec session.Record, ok bool) {
 				return rec, ok
 			}
 		}
+		if !ok {
+			// Now and then tmux misses the signal by which the kernel tells it of an end, and leaves the zombie alone. It
+			// looks again when it gets another.
+			_ = h.process.Process.Signal(unix.SIGCHLD)
+		}
 		select {
 		case <-h.down:
 			return rec, ok
