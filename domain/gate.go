@@ -278,8 +278,8 @@ var gates = []gate{
 	}},
 	{GateBudget, func(in GateInput) (bool, string) {
 		s := in.Project.Settings
-		if used := in.Used.TokensIn + in.Used.TokensOut; s.BudgetTokens > 0 && used >= s.BudgetTokens {
-			return fail("the ticket has used %d of %d tokens", used, s.BudgetTokens)
+		if in, out := in.Used.TokensIn, in.Used.TokensOut; s.BudgetTokens > 0 && in >= s.BudgetTokens-out { // the sum may overflow
+			return fail("the ticket has used %d of %d tokens", uint64(in)+uint64(out), s.BudgetTokens)
 		}
 		if s.BudgetCost > 0 && in.Used.Cost >= s.BudgetCost {
 			return fail("the ticket has used $%.2f of $%.2f", in.Used.Cost, s.BudgetCost)
@@ -319,8 +319,10 @@ func CompareClaim(a, b Ticket) int {
 		return 1
 	case a.Priority != nil && b.Priority == nil:
 		return -1
-	case a.Priority != nil && *a.Priority != *b.Priority:
-		return cmp.Compare(*a.Priority, *b.Priority)
+	case a.Priority != nil:
+		if c := cmp.Compare(*a.Priority, *b.Priority); c != 0 {
+			return c
+		}
 	}
 	if c := a.CreatedAt.Compare(b.CreatedAt.Time); c != 0 {
 		return c

@@ -1,6 +1,7 @@
 package domain
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -35,7 +36,7 @@ func WorkspaceKey(identifier string) string {
 		}
 		b.WriteRune(r)
 	}
-	s := b.String()
+	s := cmp.Or(b.String(), "_") // a folder named like an option would be trouble
 	for strings.Contains(s, "..") {
 		s = strings.ReplaceAll(s, "..", "_")
 	}

@@ -1,6 +1,9 @@
 package domain
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // RunState is where a run stands. Done, Expired and Failed are final.
 type RunState string
@@ -133,19 +136,24 @@ func FateOf(r Run) Fate {
 }
 
 // Add adds what another run has used. Model and MemoryPeak, which are no sums, become the other's where that is set or
-// larger.
+// larger. A sum too large for its type stays at the largest value: it must not turn negative and lift a budget.
 func (f *Footprint) Add(o Footprint) {
-	f.TokensIn += o.TokensIn
-	f.TokensOut += o.TokensOut
-	f.TokensCacheRead += o.TokensCacheRead
-	f.TokensCacheWrite += o.TokensCacheWrite
-	f.Turns += o.Turns
+	for _, s := range []struct {
+		to *int64
+		n  int64
+	}{
+		{&f.TokensIn, o.TokensIn}, {&f.TokensOut, o.TokensOut},
+		{&f.TokensCacheRead, o.TokensCacheRead}, {&f.TokensCacheWrite, o.TokensCacheWrite},
+		{&f.Turns, o.Turns}, {&f.WallMS, o.WallMS}, {&f.CPUMS, o.CPUMS}, {&f.IORead, o.IORead}, {&f.IOWrite, o.IOWrite},
+	} {
+		if s.n > math.MaxInt64-*s.to {
+			*s.to = math.MaxInt64
+		} else {
+			*s.to += s.n
+		}
+	}
 	f.Cost += o.Cost
-	f.WallMS += o.WallMS
-	f.CPUMS += o.CPUMS
 	f.MemoryPeak = max(f.MemoryPeak, o.MemoryPeak)
-	f.IORead += o.IORead
-	f.IOWrite += o.IOWrite
 	if o.Model != "" {
 		f.Model = o.Model
 	}

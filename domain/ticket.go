@@ -129,7 +129,7 @@ func NormaliseLabels(labels []string) ([]string, error) {
 			return nil, fmt.Errorf("a label is empty")
 		case len(n) > MaxLabel:
 			return nil, fmt.Errorf("label %.20q… is longer than %d bytes", n, MaxLabel)
-		case !utf8.ValidString(n) || strings.ContainsFunc(n, func(r rune) bool { return unicode.IsControl(r) || r == ',' }):
+		case !utf8.ValidString(l) || strings.ContainsFunc(n, func(r rune) bool { return unicode.IsControl(r) || r == ',' }):
 			return nil, fmt.Errorf("label %q holds a control character or a comma", n)
 		}
 		out = append(out, n)

@@ -30,6 +30,9 @@ func ParseTime(s string) (Time, error) {
 	if err != nil {
 		return Time{}, fmt.Errorf("%q is not an RFC 3339 time, such as 2026-01-31T15:04:05Z", s)
 	}
+	if y := t.UTC().Year(); y < 1 || y > 9999 { // an offset can lead out of the years that RFC 3339 can write
+		return Time{}, fmt.Errorf("%q is not within the years 1 to 9999 in UTC", s)
+	}
 	return At(t), nil
 }
 
