@@ -1,13 +1,10 @@
 package units
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -55,9 +52,9 @@ func dialUser(ctx context.Context, runtimeDir string, signals dbus.SignalHandler
 		}
 		_ = l.Close()
 	}
-	conn, err := dialSocket(ctx, filepath.Join(runtimeDir, "systemd", "private"), signals)
+	l, err := dialDirect(ctx, filepath.Join(runtimeDir, "systemd", "private"), signals)
 	if err == nil {
-		return &link{Conn: conn, direct: true}, nil
+		return l, nil
 	}
 	if errors.Is(busErr, fs.ErrNotExist) && errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("no user manager of systemd is running for %s (neither bus nor systemd/private is there); start it with: loginctl enable-linger", runtimeDir)
@@ -78,31 +75,51 @@ func dialBus(ctx context.Context, socket string, signals dbus.SignalHandler) (*l
 	return &link{Conn: conn}, nil
 }
 
-// dialSocket connects and authenticates under the context's deadline. The library's own dialling has none, and falls
-// back to dbus-launch; so the socket is opened here.
-func dialSocket(ctx context.Context, socket string, signals dbus.SignalHandler) (*dbus.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	var d net.Dialer
-	raw, err := d.DialContext(ctx, "unix", socket)
+// dialDirect connects to the manager's own socket. When the first message arrives together with the end of the
+// authentication, the manager (252 at least) reads both at once and looks at the message only when more data arrives. So
+// it is pinged until it answers.
+func dialDirect(ctx context.Context, socket string, signals dbus.SignalHandler) (*link, error) {
+	conn, err := dialSocket(ctx, socket, signals)
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	for {
+		again, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+		err := conn.Object(systemdName, systemdPath).CallWithContext(again, "org.freedesktop.DBus.Peer.Ping", 0).Err
+		stop()
+		if err == nil {
+			return &link{Conn: conn, direct: true}, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			_ = conn.Close()
+			return nil, fmt.Errorf("greet %s: %w", socket, err)
+		}
+	}
+}
+
+// dialSocket connects and authenticates, and gives up with the context: the library's own steps know no deadline. It is
+// never asked for "the session bus", since it would start a bus by dbus-launch where there is none.
+func dialSocket(ctx context.Context, socket string, signals dbus.SignalHandler) (*dbus.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if _, err := os.Stat(socket); err != nil {
+		return nil, err
+	}
 	var opts []dbus.ConnOption
 	if signals != nil {
 		opts = append(opts, dbus.WithSignalHandler(signals))
 	}
-	conn, err := dbus.NewConn(buffered{raw, bufio.NewReader(raw)}, opts...)
+	conn, err := dbus.Dial("unix:path="+dbus.EscapeBusAddressValue(socket), opts...)
 	if err != nil {
-		stop()
-		_ = raw.Close()
-		return nil, fmt.Errorf("speak D-Bus on %s: %w", socket, err)
+		return nil, fmt.Errorf("connect to %s: %w", socket, err)
 	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	// The uid as a number: no look-up of a name that may hang on a directory service.
 	err = conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))})
-	if !stop() && err == nil {
-		err = ctx.Err()
+	if !stop() {
+		err = errors.Join(ctx.Err(), err)
 	}
 	if err != nil {
 		_ = conn.Close()
@@ -110,14 +127,6 @@ func dialSocket(ctx context.Context, socket string, signals dbus.SignalHandler) 
 	}
 	return conn, nil
 }
-
-// buffered saves the library several reads per message.
-type buffered struct {
-	net.Conn
-	r io.Reader
-}
-
-func (b buffered) Read(p []byte) (int, error) { return b.r.Read(p) }
 
 // call invokes a method of the manager under callTimeout.
 func (l *link) call(ctx context.Context, method string, args ...any) *dbus.Call {

@@ -51,8 +51,18 @@ func (d Drift) String() string {
 	return fmt.Sprintf("%s is not the file that this version writes", d.Path)
 }
 
-// edited is what mending appends to the name of a file that was changed by hand. Systemd reads no such file.
-const edited = ".edited"
+// setAside moves a file that was changed by hand to a free name beside it, which systemd does not read.
+func setAside(path string) error {
+	for i := 1; ; i++ {
+		to := fmt.Sprintf("%s.edited-%d", path, i)
+		switch err := os.Link(path, to); { // unlike a rename, it never replaces
+		case err == nil:
+			return os.Remove(path)
+		case !errors.Is(err, fs.ErrExist):
+			return fmt.Errorf("set an edited unit file aside: %w", err)
+		}
+	}
+}
 
 // folders returns where the manager looks for unit files, in its order, and which of them is the user's own. Both are the
 // manager's word: the environment of the command that asks may be another.
@@ -209,8 +219,8 @@ func Mend(ctx context.Context, m *Manager, drifts []Drift) error {
 	}
 	for _, d := range drifts {
 		if d.Kind == DriftEdited {
-			if err := os.Rename(d.Path, d.Path+edited); err != nil {
-				return fmt.Errorf("set an edited unit file aside: %w", err)
+			if err := setAside(d.Path); err != nil {
+				return err
 			}
 		}
 		if d.Packaged == "" {

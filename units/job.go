@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 
 	"gaia/domain"
 )
@@ -72,6 +73,10 @@ func (m *Manager) job(ctx context.Context, op, method, unit string) error {
 
 // await queues a job and waits for its end.
 func (m *Manager) await(ctx context.Context, op, unit string, queue func() *dbus.Call) error {
+	var before unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &before); err != nil {
+		return fmt.Errorf("%s %s: read the clock: %w", op, unit, err)
+	}
 	ends := m.jobs.listen(unit) // before the call, so that the end of a quick job is not missed
 	defer m.jobs.forget(ends)
 	var job dbus.ObjectPath
@@ -88,6 +93,10 @@ func (m *Manager) await(ctx context.Context, op, unit string, queue func() *dbus
 	e := &JobError{Op: op, Unit: unit, Job: result}
 	if s, err := m.Status(ctx, unit); err == nil { // else the job's own result has to do
 		e.Result, e.Code, e.Status = s.Result, s.ExecMainCode, s.ExecMainStatus
+		// A start that the limit forbids leaves the result of the one before.
+		if result == "failed" && s.mainStart > 0 && s.mainStart < time.Duration(before.Nano()) {
+			e.Result, e.Code, e.Status = "start-limit-hit", 0, 0
+		}
 	}
 	return e
 }

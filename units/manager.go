@@ -136,6 +136,8 @@ type Status struct {
 	ActiveSince      time.Time // zero unless it is, or was, active
 	MemoryCurrent    uint64    // bytes, 0 where not known
 	CPUTime          time.Duration
+
+	mainStart time.Duration // when the latest main process was started, on CLOCK_MONOTONIC
 }
 
 // Running reports whether the unit has, or may still have, processes.
@@ -192,6 +194,7 @@ func (m *Manager) status(ctx context.Context, unit string) (Status, error) {
 		NeedDaemonReload: value[bool](p, "NeedDaemonReload"),
 		MemoryCurrent:    p.amount("MemoryCurrent"),
 		CPUTime:          time.Duration(p.amount("CPUUsageNSec")),
+		mainStart:        time.Duration(value[uint64](p, "ExecMainStartTimestampMonotonic")) * time.Microsecond,
 	}
 	if id := value[[]byte](p, "InvocationID"); len(id) > 0 {
 		s.InvocationID = fmt.Sprintf("%x", id)

@@ -35,7 +35,7 @@ func (m *Manager) Watch(ctx context.Context, match func(unit string) bool, fn fu
 	if err := l.call(ctx, "Subscribe").Err; err != nil {
 		return fmt.Errorf("watch units: subscribe to the manager: %w", err)
 	}
-	p.relist = true // the first listing
+	p.set(&p.relist) // the first listing
 	for {
 		names, relist, left := p.take()
 		if left {
