@@ -223,7 +223,7 @@ func ParseCheckout(name string, data []byte) (Checkout, error) {
 
 	l := t.sub("limits")
 	c.Limits.MemoryMax = l.size("memory_max", 0)
-	if l.has("memory_max") && c.Limits.MemoryMax < 16<<20 && len(t.doc.errs) == 0 {
+	if m := c.Limits.MemoryMax; m > 0 && m < 16<<20 {
 		l.fail("memory_max", "less than 16M ends every agent at once")
 	}
 	c.Limits.TasksMax = uint64(l.integer("tasks_max", 0, 8, 1<<22))

@@ -54,7 +54,7 @@ type Machine struct {
 
 // AgentConfig is how a machine runs an agent.
 type AgentConfig struct {
-	Program     []string // "" where the profile knows it
+	Program     []string // empty where the profile knows it
 	Permissions string   // "" is the checkout's
 }
 
