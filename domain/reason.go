@@ -114,6 +114,9 @@ func DefaultLimits() Limits {
 func (l Limits) Backoff(n int) time.Duration {
 	d := l.BackoffBase
 	for i := 1; i < n && d < l.BackoffMax; i++ {
+		if d > l.BackoffMax/2 { // doubled, it might not even be a duration any more
+			return l.BackoffMax
+		}
 		d *= 2
 	}
 	return min(d, l.BackoffMax)
