@@ -42,9 +42,9 @@ func (d *Conductor) setPaused(ctx context.Context) {
 
 func (d *Conductor) whyPaused(ctx context.Context) string {
 	d.mu.Lock()
-	minFree, untrusted := d.settings.MinFreeDisk, slices.Sorted(maps.Keys(d.shas))
+	minFree, maxLoad, untrusted := d.settings.MinFreeDisk, d.settings.MaxLoad, slices.Sorted(maps.Keys(d.shas))
 	d.mu.Unlock()
-	if p := d.cfg.Machine.Pressure(minFree); p != "" {
+	if p := d.cfg.Machine.Pressure(minFree, maxLoad); p != "" {
 		return p
 	}
 	ctx, cancel := context.WithTimeout(ctx, callDeadline)

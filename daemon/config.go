@@ -44,8 +44,9 @@ type Machine interface {
 	// Permissions returns what an agent may do where the checkout wants that. refused: the checkout, which comes from
 	// the repository, wants more than a person has allowed on this machine.
 	Permissions(agent, want string) (granted string, refused bool, err error)
-	// Pressure returns why the machine should not take on more work, or "".
-	Pressure(minFreeDisk uint64) string
+	// Pressure returns why the machine should not take on more work, or "". maxLoad is the load average per
+	// processor; 0 is no limit.
+	Pressure(minFreeDisk uint64, maxLoad int) string
 	// BootID identifies the time since the last boot.
 	BootID() (string, error)
 	// Attached reports whether a person looks at the run whose tmux server has that socket.
@@ -63,6 +64,7 @@ type Settings struct {
 	Push          string // when an agent may push: never or agent
 	WorkspaceRoot string
 	MinFreeDisk   uint64
+	MaxLoad       int // per processor; 0 is no limit
 	Limits        domain.RunLimits
 	Tick          time.Duration // between two ticks that nothing has hastened
 	Grace         time.Duration // for a run to end its turn after its own state write

@@ -21,13 +21,12 @@ type Host struct {
 // The limits beyond which a machine takes on no more work. They are far from where an ordinary busy machine stands:
 // the point is not to tune the load but to keep agents from making the machine unusable for each other.
 const (
-	maxLoadPerCPU    = 8.0  // runnable tasks per processor, over a minute
 	maxMemoryStall   = 20.0 // percent of the last 10 s in which every task waited for memory
 	minMemoryPercent = 3.0  // available memory
 )
 
 // Pressure returns why the machine should not take on more work, or "". What cannot be read is no pressure.
-func (h Host) Pressure(minFreeDisk uint64) string {
+func (h Host) Pressure(minFreeDisk uint64, maxLoad int) string {
 	if free, err := freeDisk(h.Disk); err == nil && free < minFreeDisk {
 		return fmt.Sprintf("%s has %s free, less than min_free_disk (%s)", h.Disk, size(free), size(minFreeDisk))
 	}
@@ -44,7 +43,7 @@ func (h Host) Pressure(minFreeDisk uint64) string {
 	}
 	if data, err := os.ReadFile(filepath.Join(h.Proc, "loadavg")); err == nil {
 		if f := strings.Fields(string(data)); len(f) > 0 {
-			if load, err := strconv.ParseFloat(f[0], 64); err == nil && load > maxLoadPerCPU*float64(runtime.NumCPU()) {
+			if load, err := strconv.ParseFloat(f[0], 64); err == nil && maxLoad > 0 && load > float64(maxLoad*runtime.NumCPU()) {
 				return fmt.Sprintf("load average %.1f on %d processors", load, runtime.NumCPU())
 			}
 		}

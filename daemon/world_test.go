@@ -427,7 +427,7 @@ func (m *procMachine) Trusted(sha string) (bool, error) {
 
 func (m *procMachine) Permissions(_, _ string) (string, bool, error) { return "edits", false, nil }
 
-func (m *procMachine) Pressure(uint64) string {
+func (m *procMachine) Pressure(uint64, int) string {
 	m.w.mu.Lock()
 	defer m.w.mu.Unlock()
 	return m.w.pressure

@@ -38,6 +38,7 @@ const Schema = 1
 //	project = "SHOP"             # key
 //	slug = "shop"                # proposed as the name of the instance
 //	max_parallel = 2             # runs at the same time
+//	max_load = 8                 # load average per processor above which nothing is claimed; 0 is no limit
 //	states = ["coding"]          # default: every claimable state
 //
 //	[slots]                      # runs at the same time per state
@@ -74,6 +75,7 @@ type Checkout struct {
 	Project     string
 	Slug        string
 	MaxParallel int
+	MaxLoad     int // load average per processor; 0 is no limit
 	Slots       map[string]int
 	States      []string
 	Agent       CheckoutAgent
@@ -106,7 +108,7 @@ type Timing struct {
 // DefaultCheckout is a checkout whose file has nothing but schema, project and slug.
 func DefaultCheckout(project, slug string) Checkout {
 	return Checkout{
-		Schema: Schema, Project: project, Slug: slug, MaxParallel: 2,
+		Schema: Schema, Project: project, Slug: slug, MaxParallel: 2, MaxLoad: 8,
 		Agent:     CheckoutAgent{Permissions: PermissionsEdits},
 		Workspace: Workspace{BranchPrefix: "gaia/", Push: PushNever, FetchTimeout: 30 * time.Second, MinFreeDisk: 1 << 30},
 		Limits:    domain.RunLimits{Time: domain.DefaultRunTime},
@@ -164,6 +166,7 @@ func ParseCheckout(name string, data []byte) (Checkout, error) {
 	c.Project = t.str("project", "", domain.CheckProjectKey)
 	c.Slug = t.str("slug", "", domain.CheckSlug)
 	c.MaxParallel = int(t.integer("max_parallel", int64(c.MaxParallel), 1, 1000))
+	c.MaxLoad = int(t.integer("max_load", int64(c.MaxLoad), 0, 1000))
 	claimable := oneOf(domain.ClaimableStates()...)
 	c.States = t.strings("states", claimable)
 	if t.has("states") && len(c.States) == 0 {

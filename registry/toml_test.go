@@ -198,6 +198,7 @@ func TestCheckoutIsReadAndWrittenBack(t *testing.T) {
 project = "SHOP"
 slug = "shop"
 max_parallel = 3
+max_load = 4
 states = ["coding", "review"]
 [slots]
 coding = 1
@@ -230,7 +231,7 @@ tree_timeout = "10s"
 blocked = "3s"
 `)
 	want := Checkout{
-		Schema: 1, Project: "SHOP", Slug: "shop", MaxParallel: 3, States: []string{"coding", "review"}, Slots: map[string]int{"coding": 1},
+		Schema: 1, Project: "SHOP", Slug: "shop", MaxParallel: 3, MaxLoad: 4, States: []string{"coding", "review"}, Slots: map[string]int{"coding": 1},
 		Agent:     CheckoutAgent{Default: "claude", Permissions: "all"},
 		Workspace: Workspace{Root: "~/trees", BranchPrefix: "team/gaia-", Push: "agent", FetchTimeout: time.Minute, MinFreeDisk: 10 << 30},
 		Hooks: Hooks{

@@ -182,7 +182,7 @@ func hubAddress(env string, m registry.Machine, home registry.Home) string {
 func settingsOf(c registry.Checkout, root string) daemon.Settings {
 	return daemon.Settings{
 		Project: c.Project, States: c.States, MaxParallel: c.MaxParallel, Slots: c.Slots, Agent: c.Agent.Default,
-		Permissions: c.Agent.Permissions, Push: c.Workspace.Push, WorkspaceRoot: root, MinFreeDisk: c.Workspace.MinFreeDisk,
+		Permissions: c.Agent.Permissions, Push: c.Workspace.Push, WorkspaceRoot: root, MinFreeDisk: c.Workspace.MinFreeDisk, MaxLoad: c.MaxLoad,
 		Limits: c.Limits, Tick: c.Timing.Tick, Grace: c.Timing.Grace, Blocked: c.Timing.Blocked, TreeTimeout: c.Timing.TreeTimeout,
 	}
 }
