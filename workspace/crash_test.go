@@ -83,7 +83,7 @@ func TestKilledAtAnyPoint(t *testing.T) {
 	begin := time.Now()
 	f.ensure("SHOP-998", "run-1")
 	whole := time.Since(begin)
-	rounds := 24
+	rounds := 12
 	if testing.Short() {
 		rounds = 6
 	}
@@ -118,7 +118,7 @@ func TestKilledAtAnyPoint(t *testing.T) {
 	require.Equal(t, "work", func() string { b, _ := os.ReadFile(filepath.Join(bystander.Path, "work")); return string(b) }())
 	require.Empty(t, f.git(f.checkout, "status", "--porcelain"))
 	f.git(f.checkout, "fsck", "--connectivity-only")
-	junk, err := filepath.Glob(filepath.Join(f.common, "gaia-gone-*"))
+	junk, err := filepath.Glob(filepath.Join(f.common, goneAdmins+"*"))
 	require.NoError(t, err)
 	require.Empty(t, junk)
 }
@@ -149,7 +149,7 @@ func TestKilledWhileTakingATree(t *testing.T) {
 	again := f.ensure("SHOP-1", "run-2")
 	require.Contains(t, strings.Join(again.Findings, "\n"), "refs/gaia/saved/SHOP-1/run-2")
 	require.Equal(t, status, f.git(tree.Path, "status", "--porcelain=v2", "--untracked-files=all"))
-	left, err := filepath.Glob(filepath.Join(f.gitDir(tree.Path), "gaia-index-*"))
+	left, err := filepath.Glob(filepath.Join(f.gitDir(tree.Path), "gaia-index*"))
 	require.NoError(t, err)
 	require.Empty(t, left, "copies of the index are cleaned up")
 }

@@ -294,7 +294,8 @@ func (j *job) discard(ctx context.Context, a admin, from string) error {
 	return j.takeAway(a, j.path, busy)
 }
 
-// removeJunk takes away registrations of this key that a crash left before they were given a path.
+// removeJunk takes away registrations of this key that a crash left before they were given a path, and what is left of
+// registrations that were being taken away. The repository is locked.
 func (j *job) removeJunk() error {
 	all, err := j.admins()
 	if err != nil {
@@ -307,7 +308,11 @@ func (j *job) removeJunk() error {
 			}
 		}
 	}
-	return nil
+	left, err := fs.Glob(os.DirFS(j.common), goneAdmins+"*")
+	for _, name := range left {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(j.common, name)))
+	}
+	return err
 }
 
 func isEmpty(dir string) (bool, error) {

@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv("GAIA_TEST_ENSURE"); spec != "" {
 		os.Exit(ensureProcess(spec))
 	}
+	if os.Getenv("GAIA_TEST_HIDE") != "" {
+		os.Exit(hide())
+	}
 	os.Exit(m.Run())
 }
 

@@ -45,20 +45,26 @@ func (g *Git) lives(since time.Time, folders ...string) (string, error) {
 		}
 		dir := filepath.Join(g.proc, e.Name())
 		found, err := looksInto(dir, inside)
+		for wait := time.Millisecond; errors.Is(err, fs.ErrPermission) && wait < time.Second; wait *= 2 {
+			// While a process begins or ends it forbids it for a moment, and when it has ended there is nothing to see.
+			own, e := g.mayBeOurs(dir, since)
+			if e == nil && !own || e != nil && gone(e) {
+				err = e
+				break
+			}
+			if e != nil {
+				return "", fmt.Errorf("look at process %d: %w", pid, e)
+			}
+			time.Sleep(wait)
+			found, err = looksInto(dir, inside)
+		}
 		switch {
 		case found:
 			return fmt.Sprintf("process %d%s", pid, command(pid)), nil
-		case err == nil || gone(err):
-			continue
-		case !errors.Is(err, fs.ErrPermission):
-			return "", fmt.Errorf("look into process %d: %w", pid, err)
-		}
-		own, err := g.mayBeOurs(dir, since)
-		if err != nil && !gone(err) {
-			return "", fmt.Errorf("look at process %d: %w", pid, err)
-		}
-		if own && err == nil {
+		case errors.Is(err, fs.ErrPermission):
 			return "", fmt.Errorf("process %d%s forbids to look where it works", pid, command(pid))
+		case err != nil && !gone(err):
+			return "", fmt.Errorf("look into process %d: %w", pid, err)
 		}
 	}
 	return "", nil
@@ -122,6 +128,9 @@ func (g *Git) mayBeOurs(dir string, since time.Time) (bool, error) {
 	status, err := readStatus(dir)
 	if err != nil {
 		return false, err
+	}
+	if state := status["State"]; strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X") {
+		return false, nil // dead, and only waited for
 	}
 	uid := strconv.Itoa(os.Getuid())
 	if f := strings.Fields(status["Uid"]); len(f) > 0 && f[0] != uid { // the owner of the entry is root for these

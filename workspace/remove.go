@@ -15,6 +15,9 @@ const (
 	goingMark = ".gaia-removing"
 )
 
+// goneAdmins starts the names of registrations that are being deleted, in the common git directory.
+const goneAdmins = "gaia-gone-"
+
 // takeAway removes one worktree, folder and registration. The folder first goes to another name, where look may still
 // object, so that nobody is in it who came after the checks. Cut short before the registration is gone, settle puts
 // the folder back; cut short later, settle ends the removal.
@@ -107,7 +110,7 @@ func removeAll(path string) error {
 // unregister takes away one worktree's own git directory, at once and whole, as `git worktree remove` does; git itself
 // refuses where a crash has left it half made.
 func (g *Git) unregister(a admin) error {
-	aside := filepath.Join(g.common, "gaia-gone-"+filepath.Base(a.dir))
+	aside := filepath.Join(g.common, goneAdmins+filepath.Base(a.dir))
 	if err := os.RemoveAll(aside); err != nil {
 		return fmt.Errorf("remove %s: %w", aside, err)
 	}

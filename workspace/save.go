@@ -2,7 +2,9 @@ package workspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,7 +83,10 @@ func (g *Git) save(ctx context.Context, p place) (ref string, notes []string, er
 	// An index with conflicts is no tree; what it has staged is in the operation's commits and in the files.
 	tree, err := c.line(ctx, "write-tree")
 	if err == nil && tree != headTree {
-		staged, err := c.commitTree(ctx, tree, parents, "The index of "+p.key+" as run "+p.run+" found it")
+		// Without a time of its own, the same index is the same commit, and saved once.
+		timeless := c
+		timeless.env = append(slices.Clone(c.env), "GIT_AUTHOR_DATE=@0 +0000", "GIT_COMMITTER_DATE=@0 +0000")
+		staged, err := timeless.commitTree(ctx, tree, parents, "The index of "+p.key+" as run "+p.run+" found it")
 		if err != nil {
 			return fail(err)
 		}
@@ -165,29 +170,26 @@ func (g *Git) save(ctx context.Context, p place) (ref string, notes []string, er
 	return ref, notes, nil
 }
 
-// copyIndex copies the index of a git directory and returns the copy's path, where nothing is if there is no index.
+// copyIndex copies the index of a git directory and returns the copy's path, where nothing is if there is no index. The
+// copy has always the same name, since the tree is locked: so one that a crash has left is replaced.
 func copyIndex(gitDir string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(gitDir, "index"))
-	if err != nil && !os.IsNotExist(err) {
-		return "", fmt.Errorf("read the index: %w", err)
+	index := filepath.Join(gitDir, "gaia-index")
+	for _, old := range []string{index, index + ".lock"} {
+		if err := os.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("copy the index: %w", err)
+		}
 	}
-	f, e := os.CreateTemp(gitDir, "gaia-index-*")
-	if e != nil {
-		return "", fmt.Errorf("copy the index: %w", e)
+	b, err := os.ReadFile(filepath.Join(gitDir, "index"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return index, nil
 	}
 	if err == nil {
-		_, err = f.Write(b)
-	} else {
-		err = os.Remove(f.Name())
-	}
-	if e := f.Close(); err == nil {
-		err = e
+		err = os.WriteFile(index, b, 0o600)
 	}
 	if err != nil {
-		_ = os.Remove(f.Name())
 		return "", fmt.Errorf("copy the index: %w", err)
 	}
-	return f.Name(), nil
+	return index, nil
 }
 
 func (c call) commitTree(ctx context.Context, tree string, parents []string, message string) (string, error) {
