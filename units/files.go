@@ -32,11 +32,12 @@ type Paths struct {
 	Env map[string]string
 }
 
-// Check refuses what a unit file cannot say. Systemd takes no quote, backslash or control character in a program's path,
-// and drops a variable whose value has one, after which the unit would run as another installation.
+// Check refuses what a unit cannot say. Systemd takes no quote, backslash or control character in a program's path, cannot
+// keep some others in a run's (see RunUnit), and drops a variable whose value has a control character, after which the unit
+// would run as another installation.
 func (p Paths) Check() error {
-	if !filepath.IsAbs(p.Bin) || !clean(p.Bin) || strings.ContainsAny(p.Bin, "\"'\\") || strings.ContainsFunc(p.Bin, unicode.IsControl) {
-		return fmt.Errorf("%w: systemd runs no program from %q: the folder must be absolute, without quotes, backslashes and control characters", domain.ErrInvalid, p.Bin)
+	if !filepath.IsAbs(p.Bin) || !clean(p.Bin) || strings.ContainsAny(p.Bin, "\"'\\"+lostInCommands) || strings.ContainsFunc(p.Bin, unicode.IsControl) {
+		return fmt.Errorf("%w: systemd runs no program from %q: the folder must be absolute, without quotes, backslashes, $, ; and control characters", domain.ErrInvalid, p.Bin)
 	}
 	for k, v := range p.Env {
 		if !envName.MatchString(k) || !clean(v) || strings.ContainsFunc(v, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
@@ -96,7 +97,7 @@ func pristine(text []byte) (bool, error) {
 	return sum == digest(body), nil
 }
 
-// program renders the path of a binary as the first word of a command line: quoted, specifiers off. $ is literal there.
+// program renders the path of a binary as the first word of a command line: quoted, specifiers off.
 func program(bin, name string) string { return quote(filepath.Join(bin, name)) }
 
 // environmentLine renders the assignments in a fixed order, one per line.

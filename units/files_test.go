@@ -24,7 +24,7 @@ func goldens() map[string]map[string][]byte {
 	demo, _ := NewNames("demo")
 	return map[string]map[string][]byte{
 		"plain": Files(plain, Paths{Bin: "/usr/bin"}),
-		"odd":   Files(demo, Paths{Bin: "/opt/my tools/100% $HOME", Env: map[string]string{"GAIA_PREFIX": "demo", "GAIA_HOME": oddHome}}),
+		"odd":   Files(demo, Paths{Bin: "/opt/my tools/100%", Env: map[string]string{"GAIA_PREFIX": "demo", "GAIA_HOME": oddHome}}),
 	}
 }
 
@@ -83,7 +83,7 @@ func TestPathsThatUnitFilesCannotSay(t *testing.T) {
 	require.NoError(t, Paths{Bin: "/usr/bin"}.Check())
 	require.NoError(t, Paths{Bin: "/a b/100%", Env: map[string]string{"GAIA_HOME": oddHome + "\n\t"}}.Check())
 	for _, p := range []Paths{
-		{}, {Bin: "bin"}, {Bin: `/a"b`}, {Bin: "/a'b"}, {Bin: `/a\b`}, {Bin: "/a\nb"}, {Bin: "/a\xffb"}, {Bin: "/a\x00"},
+		{}, {Bin: "bin"}, {Bin: `/a"b`}, {Bin: "/a'b"}, {Bin: `/a\b`}, {Bin: "/a$b"}, {Bin: "/a;b"}, {Bin: "/a\nb"}, {Bin: "/a\xffb"}, {Bin: "/a\x00"},
 		{Bin: "/b", Env: map[string]string{"A B": ""}}, {Bin: "/b", Env: map[string]string{"": ""}}, {Bin: "/b", Env: map[string]string{"A": "\x1b"}},
 		{Bin: "/b", Env: map[string]string{"A": "\xff"}}, {Bin: "/b", Env: map[string]string{"A": "a\rb"}},
 	} {

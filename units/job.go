@@ -104,7 +104,7 @@ func (m *Manager) await(ctx context.Context, op, unit string, queue func() *dbus
 // refused words a job that was not even queued.
 func (m *Manager) refused(op, unit string, err error) error {
 	switch errName(err) {
-	case errLoadFailed:
+	case errLoadFailed, errBadSetting:
 		return fmt.Errorf("%s %s: the unit file is broken: %w; see: systemd-analyze --user verify %s", op, unit, err, unit)
 	case errUnitMasked:
 		return fmt.Errorf("%s %s: %w; undo with: systemctl --user unmask %s", op, unit, err, unit)

@@ -20,6 +20,7 @@ const (
 	errNoSuchUnit   = "org.freedesktop.systemd1.NoSuchUnit"
 	errUnitExists   = "org.freedesktop.systemd1.UnitExists"
 	errLoadFailed   = "org.freedesktop.systemd1.LoadFailed"
+	errBadSetting   = "org.freedesktop.systemd1.BadUnitSetting"
 	errUnitMasked   = "org.freedesktop.systemd1.UnitMasked"
 	errFileNotFound = "org.freedesktop.DBus.Error.FileNotFound"
 )
