@@ -280,6 +280,7 @@ func (c Checkout) format() []byte {
 	line(true, "project", quote(c.Project))
 	line(true, "slug", quote(c.Slug))
 	line(true, "max_parallel", num(c.MaxParallel))
+	line(c.MaxLoad != d.MaxLoad, "max_load", num(c.MaxLoad))
 	line(len(c.States) > 0, "states", quoteList(c.States))
 	section("slots")
 	for _, state := range slices.Sorted(maps.Keys(c.Slots)) {
