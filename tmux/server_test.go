@@ -58,7 +58,7 @@ func serve(t testing.TB, env ...string) tmux.Server {
 	return s
 }
 
-func session(t testing.TB, s tmux.Server, argv ...string) tmux.IDs {
+func newSession(t testing.TB, s tmux.Server, argv ...string) tmux.IDs {
 	t.Helper()
 	ids, err := s.NewSession(t.Context(), tmux.NewSession{Name: "shop-7", Title: "SHOP-7 shop", Dir: "/", Cols: 200, Rows: 50, Argv: argv})
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestExitOfThePane(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := serve(t)
-			ids := session(t, s, "sh", "-c", c.script)
+			ids := newSession(t, s, "sh", "-c", c.script)
 			poll(t, "the pane's end", func() bool { return onePane(t, s).Ended() })
 			p := onePane(t, s)
 			require.Equal(t, ids.Pane, p.ID)
@@ -149,7 +149,7 @@ func TestExistenceIsExact(t *testing.T) {
 func TestErrorsAreNamed(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	session(t, s, "sleep", "60")
+	newSession(t, s, "sleep", "60")
 	_, err := s.Capture(t.Context(), "%99")
 	require.ErrorIs(t, err, tmux.ErrNoPane)
 
@@ -170,7 +170,7 @@ func TestErrorsAreNamed(t *testing.T) {
 func TestSizeAndScreen(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	ids := session(t, s, "sh", "-c", `stty size; printf 'uñi⠋ 日本語\n'; exec sleep 60`)
+	ids := newSession(t, s, "sh", "-c", `stty size; printf 'uñi⠋ 日本語\n'; exec sleep 60`)
 	var text string
 	poll(t, "the screen", func() bool {
 		var err error
@@ -186,7 +186,7 @@ func TestSizeAndScreen(t *testing.T) {
 func TestAttach(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	session(t, s, "sh", "-c", `trap 'echo interrupted; exit 3' INT; while :; do sleep 0.05; done`)
+	newSession(t, s, "sh", "-c", `trap 'echo interrupted; exit 3' INT; while :; do sleep 0.05; done`)
 	args := s.AttachArgs(false)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TERM=xterm-256color", "SECRET=hunter2", "SSH_AUTH_SOCK=/x"}
@@ -210,7 +210,7 @@ func TestAttach(t *testing.T) {
 func TestEnvironmentIsWhatTheServerGot(t *testing.T) {
 	t.Setenv("HUB_KEY", "hunter2")
 	s := serve(t)
-	session(t, s, "sleep", "60")
+	newSession(t, s, "sleep", "60")
 	for _, scope := range [][]string{{"show-environment", "-g"}, {"show-environment", "-t", "=shop-7"}} {
 		out, err := s.Command(t.Context(), scope...).Output()
 		require.NoError(t, err)
@@ -232,7 +232,7 @@ func TestPipePane(t *testing.T) {
 	s := serve(t)
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	ids := session(t, s, "sh", "-c", `read go; i=0; while [ $i -lt 2000 ]; do echo "line $i ünï"; i=$((i+1)); done; exec sleep 60`)
+	ids := newSession(t, s, "sh", "-c", `read go; i=0; while [ $i -lt 2000 ]; do echo "line $i ünï"; i=$((i+1)); done; exec sleep 60`)
 	require.NoError(t, s.PipePane(t.Context(), ids.Pane, r))
 	poll(t, "the pipe", func() bool {
 		out, err := s.Command(t.Context(), "list-panes", "-a", "-F", "#{pane_pipe}").Output()
@@ -284,8 +284,8 @@ func TestWedgedCall(t *testing.T) {
 func TestOtherServersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	mine, other := serve(t), serve(t)
-	session(t, mine, "sleep", "60")
-	ids := session(t, other, "sleep", "60")
+	newSession(t, mine, "sleep", "60")
+	ids := newSession(t, other, "sleep", "60")
 	require.NoError(t, mine.Kill(t.Context()))
 	require.NoError(t, unix.Kill(ids.PID, syscall.Signal(0)))
 	require.Equal(t, ids.PID, onePane(t, other).PID)

@@ -28,6 +28,8 @@ const (
 	panePoll     = 20 * time.Millisecond
 	openTimeout  = 2 * execTimeout  // from the start of tmux until the agent runs
 	statusWait   = 3 * time.Second  // tmux learns of the end of a pane's process a moment after the kernel
+	drainWait    = 15 * time.Second // for what the agent printed last, as long as something comes
+	quiet        = time.Second
 	endTimeout   = 5 * time.Second  // of tmux and the agent, when the run is told to end
 	politeEnd    = 3 * time.Second  // of which the agent has this much for itself
 	fileTmuxConf = "tmux.conf"      // in the run folder
@@ -106,7 +108,6 @@ type host struct {
 	output  *output
 	process *exec.Cmd     // the tmux server, nil until it was started
 	down    chan struct{} // closed when it has ended
-	downErr error
 	gone    chan struct{} // closed when the pane's process has ended
 }
 
@@ -292,7 +293,7 @@ func (h *host) startServer(ctx context.Context) error {
 	}
 	h.process, h.down = cmd, make(chan struct{})
 	go func() {
-		h.downErr = cmd.Wait()
+		_ = cmd.Wait() // how it ended is in ProcessState
 		close(h.down)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
@@ -337,56 +338,84 @@ func (h *host) wait(ctx context.Context) session.Record {
 			return rec
 		}
 	}
-	// The server's end hangs up on the pane, whose end may be seen first.
+	// The server's end hangs up on the pane, whose end may be seen first; its exit is reaped a moment later.
+	rec := session.Record{Cause: session.CauseServer, Note: "the tmux server does not answer any more"}
 	select {
 	case <-h.down:
-		return session.Record{Cause: session.CauseServer, Note: "the tmux server ended: " + state(h.process.ProcessState)}
+		rec.Note = "the tmux server ended: " + h.process.ProcessState.String()
 	case <-time.After(statusWait):
-		return session.Record{Cause: session.CausePane, Note: "the agent ended, and tmux does not say how (was its session closed by hand?)"}
 	}
+	return rec
 }
 
-func state(s *os.ProcessState) string {
-	if s == nil {
-		return "unknown"
-	}
-	return s.String()
-}
-
-// paneEnd asks tmux how the pane's process ended. tmux calls the pane dead when it has read and passed on all that was
-// printed, which is worth a moment; a child that holds the terminal open keeps it from that for ever.
+// paneEnd asks tmux how the pane's process ended; ok is false when the server has ended too. tmux calls the pane dead when
+// it has passed on all that was printed, which is worth waiting for as long as something comes: a child that holds the
+// terminal open keeps it from that for ever.
 func (h *host) paneEnd() (rec session.Record, ok bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), statusWait)
+	ctx, cancel := context.WithTimeout(context.Background(), drainWait)
 	defer cancel()
+	begun := time.Now()
+	printed, at := h.output.file.written.Load(), begun
+	rec = session.Record{Cause: session.CausePane, Note: "the agent ended, and tmux does not say how"}
+	known := false
 	for ctx.Err() == nil {
-		panes, err := h.server.Panes(ctx)
-		if errors.Is(err, tmux.ErrNoServer) {
-			return rec, ok
-		}
-		for _, p := range panes {
-			if p.ID != h.ids.Pane || p.Exit == nil && p.Signal == 0 {
-				continue
+		pane, err := h.pane(ctx)
+		switch {
+		case errors.Is(err, tmux.ErrNoServer):
+			return rec, known
+		case errors.Is(err, tmux.ErrNoPane):
+			rec.Note = "the agent ended with its tmux session, which was closed by hand"
+			select { // a server that ends loses its panes first
+			case <-h.down:
+				return rec, false
+			case <-time.After(quiet / 2):
+				return rec, true
 			}
-			rec, ok = session.Record{Cause: session.CausePane, Exit: p.Exit}, true
-			if p.Signal != 0 {
-				rec.Signal = unix.SignalName(syscall.Signal(p.Signal))
+		case err != nil:
+			h.log.Warn().Err(err).Msg("tmux does not say how the agent ended")
+		case pane.Exit != nil || pane.Signal != 0:
+			known = true
+			rec = session.Record{Cause: session.CausePane, Exit: pane.Exit}
+			if pane.Signal != 0 {
+				rec.Signal = unix.SignalName(syscall.Signal(pane.Signal))
 			}
-			if p.Dead {
-				return rec, ok
+			if pane.Dead {
+				return rec, true
 			}
-		}
-		if !ok {
+			if n := h.output.file.written.Load(); n != printed {
+				printed, at = n, time.Now()
+			}
+			if time.Since(at) > quiet {
+				return rec, true
+			}
+		case time.Since(begun) > statusWait:
+			return rec, true
+		default:
 			// Now and then tmux misses the signal by which the kernel tells it of an end, and leaves the zombie alone. It
 			// looks again when it gets another.
 			_ = h.process.Process.Signal(unix.SIGCHLD)
 		}
 		select {
 		case <-h.down:
-			return rec, ok
+			return rec, known
 		case <-time.After(panePoll):
 		}
 	}
-	return rec, ok
+	return rec, true
+}
+
+// pane returns what tmux knows of the run's pane.
+func (h *host) pane(ctx context.Context) (tmux.Pane, error) {
+	panes, err := h.server.Panes(ctx)
+	if err != nil {
+		return tmux.Pane{}, err
+	}
+	for _, p := range panes {
+		if p.ID == h.ids.Pane {
+			return p, nil
+		}
+	}
+	return tmux.Pane{}, tmux.ErrNoPane
 }
 
 // record saves the last screen and writes the record, and returns the status to exit with.

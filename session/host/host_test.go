@@ -93,8 +93,8 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(r.units.Close)
 	r.blind = &blindfold{Manager: r.units}
 	// Paths are data: nothing between here and the agent may take one for anything else.
+	r.runs = filepath.Join(r.env.Home, "it's %H #{pid} `id`", "runs")
 	odd := filepath.Join(r.env.Home, "it's $HOME %H #{pid};")
-	r.runs = filepath.Join(odd, "runs")
 	r.exec = tmux.NewExecutor(tmux.ExecutorConfig{
 		Units: r.blind, Names: r.names, Instance: instance, Runs: r.runs,
 		Session: filepath.Join(r.env.Bin, "gaia-session"),

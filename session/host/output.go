@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"gaia/session"
@@ -55,6 +56,8 @@ type rotating struct {
 	limit int64
 	f     *os.File
 	size  int64
+
+	written atomic.Int64 // to all files
 }
 
 func (r *rotating) open() error {
@@ -78,6 +81,7 @@ func (r *rotating) Write(p []byte) (int, error) {
 	}
 	n, err := r.f.Write(p)
 	r.size += int64(n)
+	r.written.Add(int64(n))
 	return n, err
 }
 
