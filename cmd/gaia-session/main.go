@@ -10,8 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/rs/zerolog"
-
+	"gaia/internal/log"
 	"gaia/session"
 	"gaia/session/host"
 )
@@ -26,16 +25,16 @@ func run(args []string) int {
 		return exitUsage
 	}
 	folder := session.Folder(args[1])
-	log := zerolog.New(os.Stderr).With().Timestamp().Logger()
+	logger := log.New(log.Options{Name: "gaia-session"})
 	switch args[0] {
 	case "host":
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
-		return host.Host(ctx, folder, log)
+		return host.Host(ctx, folder, logger)
 	case "exec":
 		return host.Exec(folder, os.Stderr)
 	case "post":
-		return host.Post(folder, log)
+		return host.Post(folder, logger)
 	}
 	fmt.Fprintf(os.Stderr, "gaia-session: there is no %q; host, exec and post are what there is\n", args[0])
 	return exitUsage
