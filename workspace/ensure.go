@@ -349,7 +349,7 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 		if strings.Contains(text, "already checked out at") || strings.Contains(text, "already used by worktree") || strings.Contains(text, "is being rebased") {
 			return nil, hold("the branch %s is in use elsewhere: %w; end what is begun there, or see git -C %s worktree list", j.branch, err, quote(j.checkout))
 		}
-		if lock := staleLock(text); lock != "" {
+		if lock := staleLock(text, time.Now()); lock != "" {
 			return nil, hold("git finds a lock in its way: %s; if no git is at work in the repository, remove it: rm %s", lock, quote(lock))
 		}
 		return nil, fmt.Errorf("make the worktree: %w", err)
@@ -375,12 +375,17 @@ func (j *job) checkedOut(path string) error {
 
 var lockInWay = regexp.MustCompile(`Unable to create '([^\n]*\.lock)': File exists`)
 
-// staleLock returns the lock file that git's message complains about.
-func staleLock(text string) string {
-	if m := lockInWay.FindStringSubmatch(text); m != nil {
-		return m[1]
+// staleLock returns the lock file that git's message complains about, if it is so old that its git has probably died. A
+// younger one goes away by itself, and the next attempt succeeds.
+func staleLock(text string, now time.Time) string {
+	m := lockInWay.FindStringSubmatch(text)
+	if m == nil {
+		return ""
 	}
-	return ""
+	if st, err := os.Lstat(m[1]); err != nil || now.Sub(st.ModTime()) < time.Minute {
+		return ""
+	}
+	return m[1]
 }
 
 // start returns the commit that the tree starts at and its base, and whether the branch is still to be made. A branch

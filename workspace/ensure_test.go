@@ -582,6 +582,23 @@ func TestForeignThingsHold(t *testing.T) {
 	f.refused("SHOP-7", "damaged")
 }
 
+func TestLockFileInTheWay(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	lock := filepath.Join(f.checkout, ".git/refs/heads/gaia/SHOP-1.lock")
+	f.write(filepath.Dir(lock), "SHOP-1.lock", "")
+	_, err := ensureOnce(f.Git, "SHOP-1", "run-1")
+	var w *domain.WorkspaceError
+	require.ErrorAs(t, err, &w)
+	require.False(t, w.Hold, "a young one belongs to a git at work: %v", err)
+	old := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(lock, old, old))
+	f.refused("SHOP-1", "rm "+lock)
+	require.FileExists(t, lock)
+	require.NoError(t, os.Remove(lock))
+	f.ensure("SHOP-1", "run-1")
+}
+
 func TestFrozenBranch(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

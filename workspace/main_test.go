@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,6 +25,13 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv("GAIA_TEST_HIDE") != "" {
 		os.Exit(hide())
+	}
+	// Each check of the property is a story of some hundred git commands; the usual 100 would take minutes.
+	flag.Parse()
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "rapid.checks" })
+	if !asked {
+		_ = flag.Set("rapid.checks", "20")
 	}
 	os.Exit(m.Run())
 }
