@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gaia/domain"
+	fields "gaia/internal/log"
 	"gaia/registry"
 	"gaia/session"
 	"gaia/tmux"
@@ -30,6 +31,7 @@ const (
 	statusWait   = 3 * time.Second  // tmux learns of the end of a pane's process a moment after the kernel
 	drainWait    = 15 * time.Second // for what the agent printed last, as long as something comes
 	quiet        = time.Second
+	captureWait  = 2 * time.Second  // together with endTimeout less than systemd's patience
 	endTimeout   = 5 * time.Second  // of tmux and the agent, when the run is told to end
 	politeEnd    = 3 * time.Second  // of which the agent has this much for itself
 	fileTmuxConf = "tmux.conf"      // in the run folder
@@ -46,7 +48,7 @@ func Host(ctx context.Context, folder session.Folder, log zerolog.Logger) int {
 		log.Error().Err(err).Msg("the run folder is not usable")
 		return ExitConfig
 	}
-	h.log = log.With().Str("gaia_run", h.spec.Run).Str("gaia_ticket", h.spec.Identifier).Logger()
+	h.log = log.With().Str(fields.Run, h.spec.Run).Str(fields.Ticket, h.spec.Identifier).Str(fields.Project, h.spec.Project).Logger()
 	if h.group, err = cgroupOf("self"); err != nil {
 		h.log.Error().Err(err).Msg("the run cannot be hosted here")
 		return ExitConfig
@@ -334,7 +336,7 @@ func (h *host) wait(ctx context.Context) session.Record {
 		return session.Record{Cause: session.CauseTerm}
 	case <-h.down:
 	case <-h.gone:
-		if rec, ok := h.paneEnd(); ok {
+		if rec, ok := h.paneEnd(ctx); ok {
 			return rec
 		}
 	}
@@ -351,8 +353,8 @@ func (h *host) wait(ctx context.Context) session.Record {
 // paneEnd asks tmux how the pane's process ended; ok is false when the server has ended too. tmux calls the pane dead when
 // it has passed on all that was printed, which is worth waiting for as long as something comes: a child that holds the
 // terminal open keeps it from that for ever.
-func (h *host) paneEnd() (rec session.Record, ok bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), drainWait)
+func (h *host) paneEnd(stop context.Context) (rec session.Record, ok bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(stop), drainWait)
 	defer cancel()
 	begun := time.Now()
 	printed, at := h.output.file.written.Load(), begun
@@ -385,7 +387,7 @@ func (h *host) paneEnd() (rec session.Record, ok bool) {
 			if n := h.output.file.written.Load(); n != printed {
 				printed, at = n, time.Now()
 			}
-			if time.Since(at) > quiet {
+			if time.Since(at) > quiet || stop.Err() != nil {
 				return rec, true
 			}
 		case time.Since(begun) > statusWait:
@@ -421,7 +423,7 @@ func (h *host) pane(ctx context.Context) (tmux.Pane, error) {
 // record saves the last screen and writes the record, and returns the status to exit with.
 func (h *host) record(rec session.Record) int {
 	if h.ids.Pane != "" && rec.Cause != session.CauseServer {
-		ctx, cancel := context.WithTimeout(context.Background(), politeEnd)
+		ctx, cancel := context.WithTimeout(context.Background(), captureWait)
 		text, err := h.server.Capture(ctx, h.ids.Pane)
 		cancel()
 		if err == nil {

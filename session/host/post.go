@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"gaia/domain"
+	fields "gaia/internal/log"
 	"gaia/session"
 )
 
@@ -24,7 +25,7 @@ func Post(folder session.Folder, log zerolog.Logger) int {
 		log.Error().Err(err).Msg("the run folder is not usable")
 		return ExitConfig
 	}
-	log = log.With().Str("gaia_run", started.Run).Logger()
+	log = log.With().Str(fields.Run, started.Run).Logger()
 	if id := invocationID(); id == "" || id != started.InvocationID {
 		log.Warn().Msg("this is not the unit that the run was started by; its record is left alone")
 		return 0
