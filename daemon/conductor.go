@@ -48,6 +48,8 @@ type Conductor struct {
 	watchers map[*watcher]bool
 
 	commits commitCache
+	met     chan struct{} // closed at the first registration
+	meet    func()
 }
 
 // hubState is what is known of the conversation with the hub.
@@ -121,6 +123,8 @@ func New(cfg Config) (*Conductor, error) {
 		cfg: cfg, settings: cfg.Settings, wakes: make(chan struct{}, 1),
 		runs: map[string]*run{}, foreign: map[string]bool{}, damaged: map[string]bool{}, shas: map[string]bool{}, watchers: map[*watcher]bool{},
 	}
+	d.met = make(chan struct{})
+	d.meet = sync.OnceFunc(func() { close(d.met) })
 	d.hub.since = cfg.Clock.Now()
 	d.workCtx, d.endWork = context.WithCancel(context.Background())
 	d.setStatus()
@@ -291,19 +295,37 @@ func (d *Conductor) followSessions(ctx context.Context) {
 	})
 }
 
-// followEvents wakes the loop when the hub's log tells of something that others did.
+// followEvents wakes the loop when the hub's log tells of something that others did, and when the stream has come up:
+// nothing told of what happened between the last tick and that moment.
 func (d *Conductor) followEvents(ctx context.Context) {
+	select {
+	case <-d.met: // before that the hub would refuse
+	case <-ctx.Done():
+		return
+	}
 	seq := int64(-1) // from now on: what was before is listed anyway
 	own := "conductor/" + d.cfg.MachineID
 	d.follow(ctx, "events", func() error {
+		attempt, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() { // what happened between the last tick and the stream's beginning is in neither
+			if d.cfg.Clock.Sleep(attempt, streamStart) == nil {
+				d.Wake()
+			}
+		}()
 		return d.cfg.Remote.Follow(ctx, seq, func(e domain.Event) {
-			seq = max(seq, e.Seq)
+			if e.Seq > 0 {
+				seq = max(seq, e.Seq)
+			}
 			if e.Actor != own { // or each heartbeat would call for the next
 				d.Wake()
 			}
 		})
 	})
 }
+
+// streamStart is how long an event stream may take to stand.
+const streamStart = time.Second
 
 // follow keeps a stream of hints going. Losing hints costs time and nothing else, so it is no more than a debug line.
 func (d *Conductor) follow(ctx context.Context, what string, fn func() error) {

@@ -27,7 +27,8 @@ type Remote interface {
 	// Runs returns this conductor's runs that are live or not finalised, oldest first.
 	Runs(ctx context.Context) ([]Run, error)
 	// Follow calls fn with events from after the sequence number on until ctx ends or the stream breaks; it
-	// always returns an error. Events are hints: what they tell must be read again.
+	// always returns an error. Events are hints: what they tell must be read again. The first call comes with the
+	// zero event as soon as the stream stands: what happened before that must be read too.
 	Follow(ctx context.Context, after int64, fn func(Event)) error
 }
 

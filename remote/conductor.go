@@ -119,6 +119,7 @@ func (c *Client) Follow(ctx context.Context, after int64, fn func(domain.Event))
 		}
 		return c.refused(resp, body)
 	}
+	fn(domain.Event{})
 	errSilent := fmt.Errorf("the event stream was silent for %s", streamSilence)
 	alarm := time.AfterFunc(streamSilence, func() { cancel(errSilent) })
 	defer alarm.Stop()

@@ -556,7 +556,13 @@ func TestFollow(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		var got []domain.Event
+		stands := false
 		err := c.Follow(ctx, after, func(e domain.Event) {
+			if !stands {
+				require.Zero(t, e)
+				stands = true
+				return
+			}
 			got = append(got, e)
 			if until(e) {
 				cancel()

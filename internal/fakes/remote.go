@@ -455,6 +455,7 @@ func (c *Client) Follow(ctx context.Context, after int64, fn func(domain.Event))
 		after = int64(len(h.events))
 		h.mu.Unlock()
 	}
+	stands := false
 	for {
 		h.mu.Lock()
 		if h.down {
@@ -470,6 +471,10 @@ func (c *Client) Follow(ctx context.Context, after int64, fn func(domain.Event))
 			}
 		}
 		h.mu.Unlock()
+		if !stands {
+			stands = true
+			fn(domain.Event{})
+		}
 		for _, e := range news {
 			fn(e)
 		}
