@@ -306,13 +306,6 @@ func (d *Conductor) followEvents(ctx context.Context) {
 	seq := int64(-1) // from now on: what was before is listed anyway
 	own := "conductor/" + d.cfg.MachineID
 	d.follow(ctx, "events", func() error {
-		attempt, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go func() { // what happened between the last tick and the stream's beginning is in neither
-			if d.cfg.Clock.Sleep(attempt, streamStart) == nil {
-				d.Wake()
-			}
-		}()
 		return d.cfg.Remote.Follow(ctx, seq, func(e domain.Event) {
 			if e.Seq > 0 {
 				seq = max(seq, e.Seq)
@@ -323,9 +316,6 @@ func (d *Conductor) followEvents(ctx context.Context) {
 		})
 	})
 }
-
-// streamStart is how long an event stream may take to stand.
-const streamStart = time.Second
 
 // follow keeps a stream of hints going. Losing hints costs time and nothing else, so it is no more than a debug line.
 func (d *Conductor) follow(ctx context.Context, what string, fn func() error) {

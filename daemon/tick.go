@@ -338,6 +338,7 @@ func (d *Conductor) register(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hub.registered, d.hub.project, d.hub.conductor, d.hub.ttl = true, reg.Project, reg.Conductor.ID, reg.LeaseTTL
+	d.meet()
 	d.cfg.Log.Info().Msgf("registered as %s", d.cfg.MachineID)
 	return nil
 }
