@@ -99,11 +99,16 @@ func (e Env) Environ() []string {
 
 // Command is a command of the test's user in the test's home: one of Gaia's own binaries by its name, or any other.
 func (e Env) Command(name string, args ...string) *exec.Cmd {
+	return e.CommandContext(context.Background(), name, args...)
+}
+
+// CommandContext is Command, and the command is killed when ctx ends.
+func (e Env) CommandContext(ctx context.Context, name string, args ...string) *exec.Cmd {
 	path := name
 	if slices.Contains(binaries, name) {
 		path = filepath.Join(e.Bin, name)
 	}
-	cmd := exec.Command(path, args...)
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env, cmd.Dir = e.Environ(), e.Home
 	asUser(cmd)
 	// A child that keeps the output open must not keep the test.

@@ -85,8 +85,8 @@ func initialise(p plan) (int, error) {
 	}
 }
 
-// mounts makes a machine of its own out of the caller's: an empty /run, /tmp, /var/log and home, its own /proc and
-// cgroups, and the rest of the file system as it is.
+// mounts makes a machine of its own out of the caller's: an empty /run, /tmp, /var/log, /var/lib/systemd and home, its
+// own /proc and cgroups, and the rest of the file system as it is.
 func mounts(p plan) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
@@ -114,9 +114,15 @@ func mounts(p plan) error {
 	if err := errors.Join(
 		mount("tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"),
 		mount("tmpfs", "/var/log", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"),
+		mount("tmpfs", "/var/lib/systemd", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"),
 		mount("cgroup2", cgroupRoot, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""),
 	); err != nil {
 		return err
+	}
+	// A user manager that nobody has logged in for is one that lingers.
+	const linger = "/var/lib/systemd/linger"
+	if err := errors.Join(os.Mkdir(linger, 0o755), os.WriteFile(filepath.Join(linger, p.User.Name), nil, 0o644)); err != nil {
+		return fmt.Errorf("let the user linger: %w", err)
 	}
 	if !exists(p.User.Home) {
 		return fmt.Errorf("the home %s of the user %s does not exist; make it with: install -d -o %s %s", p.User.Home, p.User.Name, p.User.Name, p.User.Home)

@@ -34,12 +34,11 @@ func Main(m *testing.M) {
 	if listing() {
 		os.Exit(m.Run())
 	}
-	os.Exit(enter(func() (int, error) { return runTests() }))
+	os.Exit(enter(runTests))
 }
 
-// Run runs the program that calls it again where it has a user manager: prepare puts what the program needs into the
-// stage, a folder that the ordinary user can read, before anything is entered. Inside, Run returns Env's Bin folder and
-// true at once; outside, it returns the exit code of the program inside and false.
+// Run runs the program that calls it again where it has a user manager, with these arguments. In the first of the two
+// processes it returns the exit code of the second; in the second it returns at once, and isInside is true.
 func Run(args []string) (code int, isInside bool) {
 	if _, ok := os.LookupEnv(binVar); ok {
 		return 0, true

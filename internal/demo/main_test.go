@@ -1,0 +1,33 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gaia/internal/scriptagent"
+	"gaia/internal/usermanager"
+)
+
+func TestMain(m *testing.M) { usermanager.Main(m) }
+
+// TestDemo takes a ticket from its creation to done through the installed commands and real units.
+func TestDemo(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var out bytes.Buffer
+	require.NoError(t, demo(&out), "%s", &out)
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Equal(t, fmt.Sprintf("demo: DEMO-1 done, %d runs, %d commits, log verified", scriptagent.Runs, scriptagent.Commits), lines[len(lines)-1])
+	for _, kind := range scriptagent.CommentTypes {
+		require.Contains(t, out.String(), "  "+kind+":")
+	}
+	left, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	require.Empty(t, left, "the demo leaves nothing behind")
+}
