@@ -54,6 +54,7 @@ const Schema = 1
 //	push = "never"               # or "agent"
 //	fetch_timeout = "30s"
 //	min_free_disk = "1G"         # nothing is claimed with less
+//	submodules = true            # false leaves them empty in new trees
 //
 //	[hooks.after_create]         # also before_run, after_run, before_remove; run by sh -c in the worktree
 //	run = "pnpm install"
@@ -95,6 +96,7 @@ type Workspace struct {
 	Push         string
 	FetchTimeout time.Duration
 	MinFreeDisk  uint64 // bytes
+	Submodules   bool   // fill them in new trees
 }
 
 // Timing are the conductor's times.
@@ -110,7 +112,7 @@ func DefaultCheckout(project, slug string) Checkout {
 	return Checkout{
 		Schema: Schema, Project: project, Slug: slug, MaxParallel: 2, MaxLoad: 8,
 		Agent:     CheckoutAgent{Permissions: PermissionsEdits},
-		Workspace: Workspace{BranchPrefix: "gaia/", Push: PushNever, FetchTimeout: 30 * time.Second, MinFreeDisk: 1 << 30},
+		Workspace: Workspace{BranchPrefix: "gaia/", Push: PushNever, FetchTimeout: 30 * time.Second, MinFreeDisk: 1 << 30, Submodules: true},
 		Limits:    domain.RunLimits{Time: domain.DefaultRunTime},
 		Timing:    Timing{Tick: 15 * time.Second, Grace: 20 * time.Second, TreeTimeout: 20 * time.Minute, Blocked: 15 * time.Minute},
 	}
@@ -200,6 +202,7 @@ func ParseCheckout(name string, data []byte) (Checkout, error) {
 	c.Workspace.Push = w.str("push", c.Workspace.Push, oneOf(PushNever, PushAgent))
 	c.Workspace.FetchTimeout = w.duration("fetch_timeout", c.Workspace.FetchTimeout, 100*time.Millisecond, 10*time.Minute)
 	c.Workspace.MinFreeDisk = w.size("min_free_disk", c.Workspace.MinFreeDisk)
+	c.Workspace.Submodules = w.boolean("submodules", c.Workspace.Submodules)
 	w.done()
 
 	hooks := t.sub("hooks")
@@ -295,6 +298,7 @@ func (c Checkout) format() []byte {
 	line(c.Workspace.Push != d.Workspace.Push, "push", quote(c.Workspace.Push))
 	line(c.Workspace.FetchTimeout != d.Workspace.FetchTimeout, "fetch_timeout", dur(c.Workspace.FetchTimeout))
 	line(c.Workspace.MinFreeDisk != d.Workspace.MinFreeDisk, "min_free_disk", quote(num(c.Workspace.MinFreeDisk)))
+	line(c.Workspace.Submodules != d.Workspace.Submodules, "submodules", num(c.Workspace.Submodules))
 	for _, name := range []string{HookAfterCreate, HookBeforeRun, HookAfterRun, HookBeforeRemove} {
 		h, err := c.Hooks.Named(name)
 		section("hooks." + name)

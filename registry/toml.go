@@ -240,6 +240,14 @@ func (t *table) integer(key string, def, low, high int64) int64 {
 	return v
 }
 
+func (t *table) boolean(key string, def bool) bool {
+	v, ok := get[bool](t, key, "true or false")
+	if !ok {
+		return def
+	}
+	return v
+}
+
 func (t *table) duration(key string, def, low, high time.Duration) time.Duration {
 	v, ok := get[string](t, key, `a time such as "90s" or "2h"`)
 	if !ok {

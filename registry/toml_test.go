@@ -211,6 +211,7 @@ branch_prefix = "team/gaia-"
 push = "agent"
 fetch_timeout = "1m"
 min_free_disk = "10G"
+submodules = false
 [hooks.after_create]
 run = """
 pnpm install
@@ -233,7 +234,7 @@ blocked = "3s"
 	want := Checkout{
 		Schema: 1, Project: "SHOP", Slug: "shop", MaxParallel: 3, MaxLoad: 4, States: []string{"coding", "review"}, Slots: map[string]int{"coding": 1},
 		Agent:     CheckoutAgent{Default: "claude", Permissions: "all"},
-		Workspace: Workspace{Root: "~/trees", BranchPrefix: "team/gaia-", Push: "agent", FetchTimeout: time.Minute, MinFreeDisk: 10 << 30},
+		Workspace: Workspace{Root: "~/trees", BranchPrefix: "team/gaia-", Push: "agent", FetchTimeout: time.Minute, MinFreeDisk: 10 << 30, Submodules: false},
 		Hooks: Hooks{
 			AfterCreate:  Hook{Script: "pnpm install\necho \"it's \\ done\"\n", Timeout: 5 * time.Minute},
 			BeforeRemove: Hook{Script: "make clean", Timeout: DefaultHookTimeout},

@@ -293,7 +293,7 @@ func (a *app) enter(ctx context.Context, home registry.Home, top string, c regis
 func tree(home registry.Home, e registry.Entry, c registry.Checkout) (*workspace.Git, error) {
 	return workspace.New(workspace.Config{
 		Checkout: e.Checkout, Root: c.TreesRoot(home, e.Instance), BranchPrefix: c.Workspace.BranchPrefix,
-		Locks: home.LocksDir(), FetchTimeout: c.Workspace.FetchTimeout,
+		Locks: home.LocksDir(), FetchTimeout: c.Workspace.FetchTimeout, SkipSubmodules: !c.Workspace.Submodules,
 	})
 }
 

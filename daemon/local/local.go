@@ -100,7 +100,7 @@ func New(ctx context.Context, o Options) (*Conductor, error) {
 	root := checkout.TreesRoot(home, o.Instance)
 	git, err := workspace.New(workspace.Config{
 		Checkout: entry.Checkout, Root: root, BranchPrefix: checkout.Workspace.BranchPrefix, Locks: home.LocksDir(),
-		FetchTimeout: checkout.Workspace.FetchTimeout,
+		FetchTimeout: checkout.Workspace.FetchTimeout, SkipSubmodules: !checkout.Workspace.Submodules,
 	})
 	if err != nil {
 		return nil, config(err)
@@ -142,8 +142,9 @@ func New(ctx context.Context, o Options) (*Conductor, error) {
 			if err != nil {
 				return daemon.Settings{}, err
 			}
-			if moved := c.TreesRoot(home, o.Instance); moved != root || c.Workspace.BranchPrefix != checkout.Workspace.BranchPrefix {
-				return daemon.Settings{}, errors.New("workspace.root or workspace.branch_prefix has changed; that needs a restart (gaia conductor restart)")
+			if moved := c.TreesRoot(home, o.Instance); moved != root || c.Workspace.BranchPrefix != checkout.Workspace.BranchPrefix ||
+				c.Workspace.FetchTimeout != checkout.Workspace.FetchTimeout || c.Workspace.Submodules != checkout.Workspace.Submodules {
+				return daemon.Settings{}, errors.New("workspace.root, branch_prefix, fetch_timeout or submodules has changed; that needs a restart (gaia conductor restart)")
 			}
 			return settingsOf(c, root), nil
 		},
