@@ -27,7 +27,7 @@ func (d *Conductor) setPaused(ctx context.Context) {
 	before := d.paused
 	d.paused = why
 	d.mu.Unlock()
-	if why != before {
+	if kind(why) != kind(before) {
 		if why == "" {
 			d.cfg.Log.Info().Msg("work is claimed again")
 		} else {
@@ -38,6 +38,16 @@ func (d *Conductor) setPaused(ctx context.Context) {
 			line.Msg("nothing is claimed: " + why)
 		}
 	}
+}
+
+// kind leaves the numbers out of a reason, which change while it stays the same.
+func kind(why string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, why)
 }
 
 func (d *Conductor) whyPaused(ctx context.Context) string {

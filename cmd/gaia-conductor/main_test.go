@@ -1,0 +1,168 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/stretchr/testify/require"
+
+	"gaia/domain"
+	"gaia/internal/usermanager"
+	"gaia/units"
+)
+
+func TestMain(m *testing.M) { usermanager.Main(m) }
+
+const patience = 60 * time.Second
+
+// place is a checkout with its project at a real hub, and an agent that is a shell script.
+type place struct {
+	t        *testing.T
+	env      usermanager.Env
+	checkout string
+	unit     string
+	names    units.Names
+}
+
+func set(t *testing.T, agent string) place {
+	t.Parallel()
+	env := usermanager.New(t)
+	names, err := units.NewNames(env.Prefix)
+	require.NoError(t, err)
+	p := place{t: t, env: env, checkout: filepath.Join(env.Home, "shop"), names: names, unit: names.Conductor("shop")}
+	script := filepath.Join(env.Home, "agent")
+	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\n"+strings.ReplaceAll(agent, "@HOME@", env.Home)), 0o755))
+	require.NoError(t, os.Mkdir(p.checkout, 0o755))
+	p.run("git", "init", "-q")
+	require.NoError(t, os.MkdirAll(env.GaiaHome, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(env.GaiaHome, "machine.toml"), []byte(
+		"user_id = \"ada\"\nhost_id = \"desk\"\ndefault_agent = \"script\"\n[agents.script]\nprogram = [\""+script+"\"]\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(p.checkout, "README"), []byte("shop\n"), 0o644))
+	p.run("git", "add", ".")
+	p.run("git", "commit", "-q", "-m", "first")
+	p.run("gaia", "init", "--key", "SHOP", "--slug", "shop", "--instance", "shop", "--agent", "script", "--yes")
+	conf := filepath.Join(p.checkout, ".gaia", "conductor.toml")
+	text, err := os.ReadFile(conf)
+	require.NoError(t, err)
+	// Tests run on machines that are busy with tests.
+	require.NoError(t, os.WriteFile(conf, []byte(strings.Replace(string(text), "schema = 1\n", "schema = 1\nmax_load = 0\n", 1)), 0o644))
+	p.run("git", "add", ".")
+	p.run("git", "commit", "-q", "-m", "gaia")
+	p.run("gaia", "conductor", "enable", "--now")
+	return p
+}
+
+func (p place) run(name string, args ...string) string {
+	p.t.Helper()
+	cmd := p.env.Command(name, args...)
+	cmd.Dir = p.checkout
+	var diag strings.Builder
+	cmd.Stderr = &diag
+	out, err := cmd.Output()
+	require.NoError(p.t, err, "%s %s: %s%s", name, strings.Join(args, " "), out, diag.String())
+	return string(out)
+}
+
+func (p place) ticket(id string) domain.Ticket {
+	p.t.Helper()
+	var t domain.Ticket
+	require.NoError(p.t, json.Unmarshal([]byte(p.run("gaia", "ticket", "show", id, "-o", "json")), &t))
+	return t
+}
+
+func (p place) await(what string, cond func() bool) {
+	p.t.Helper()
+	p.env.WaitFor(p.t, cond, patience, what)
+}
+
+func (p place) property(name string) string {
+	p.t.Helper()
+	conn, err := dbus.Connect("unix:path=" + filepath.Join(p.env.Runtime, "bus"))
+	require.NoError(p.t, err)
+	defer conn.Close()
+	v, err := conn.Object(p.names.BusName("shop"), dbus.ObjectPath("/org/"+p.env.Prefix+"/Conductor1")).
+		GetProperty("org." + p.env.Prefix + ".Conductor1." + name)
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Trim(v.String(), `"`)
+}
+
+func TestATicketIsDoneByAnAgentInATmuxSessionOfItsOwn(t *testing.T) {
+	p := set(t, `echo "$GAIA_TICKET" >> seen; git add seen; git -c user.name=a -c user.email=a@b.invalid commit -q -m "$GAIA_STATE"
+case $GAIA_STATE in
+todo) gaia ticket move working;;
+*) gaia ticket move done;;
+esac
+`)
+	p.run("gaia", "ticket", "create", "Do it", "--workflow", domain.Task)
+	p.await("the ticket to be done", func() bool { return p.ticket("SHOP-1").State == "done" })
+	tree := filepath.Join(p.env.GaiaHome, "worktrees", "shop", "SHOP-1")
+	seen, err := os.ReadFile(filepath.Join(tree, "seen"))
+	require.NoError(t, err)
+	require.Equal(t, "SHOP-1\nSHOP-1\n", string(seen))
+	p.await("both runs to be closed", func() bool { return p.property("Status") == "online, 0/2 running, hub ok" })
+	tokens, err := filepath.Glob(filepath.Join(p.env.GaiaHome, "state", "runs", "*", "run.json"))
+	require.NoError(t, err)
+	require.Len(t, tokens, 2)
+	for _, spec := range tokens {
+		require.NoFileExists(t, filepath.Join(filepath.Dir(spec), "token"))
+	}
+}
+
+func TestAgentsOutliveTheConductor(t *testing.T) {
+	p := set(t, `trap 'exit 7' TERM; echo $$ > @HOME@/pid-$GAIA_TICKET; while ! test -e @HOME@/go; do sleep 0.1; done
+gaia ticket move done --anyway
+`)
+	p.run("gaia", "ticket", "create", "Do it", "--workflow", domain.Task, "--state", "working")
+	pid := filepath.Join(p.env.Home, "pid-SHOP-1")
+	p.await("the agent to run", func() bool {
+		_, err := os.Stat(pid)
+		return err == nil && p.property("CurrentLoad") == "@u 1"
+	})
+	before, err := os.ReadFile(pid)
+	require.NoError(t, err)
+	for _, how := range [][]string{{"restart", p.unit}, {"kill", "-s", "KILL", p.unit}} {
+		invocation, err := p.env.Systemctl("show", "-P", "InvocationID", p.unit)
+		require.NoError(t, err)
+		out, err := p.env.Systemctl(how...)
+		require.NoError(t, err, out)
+		p.await("the conductor to be back with its run", func() bool {
+			now, err := p.env.Systemctl("show", "-P", "InvocationID", p.unit)
+			return err == nil && now != invocation && strings.HasPrefix(p.property("Status"), "online, 1/2 running, hub ok")
+		})
+	}
+	after, err := os.ReadFile(pid)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	require.DirExists(t, filepath.Join("/proc", strings.TrimSpace(string(before))))
+	require.NoError(t, os.WriteFile(filepath.Join(p.env.Home, "go"), nil, 0o644))
+	p.await("the ticket to be done", func() bool { return p.ticket("SHOP-1").State == "done" })
+	p.await("its run to be closed", func() bool { return p.property("CurrentLoad") == "@u 0" })
+}
+
+func TestADeadAgentIsReportedAtOnceAndTriedAgain(t *testing.T) {
+	p := set(t, `if test $GAIA_ATTEMPT = 1; then exit 3; fi; gaia ticket move done --anyway`)
+	p.run("gaia", "ticket", "create", "Do it", "--workflow", domain.Task, "--state", "working")
+	p.await("the second attempt to be enough", func() bool { return p.ticket("SHOP-1").State == "done" })
+	out := p.run("gaia", "run", "list", "-o", "json")
+	require.Contains(t, out, string(domain.ReasonAgentExit))
+}
+
+func TestBadConfigurationIsNotStartedAgain(t *testing.T) {
+	t.Parallel()
+	env := usermanager.New(t)
+	require.NoError(t, os.MkdirAll(env.GaiaHome, 0o700))
+	cmd := env.Command("gaia-conductor", "nobody")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Equal(t, exitConfig, cmd.ProcessState.ExitCode(), string(out))
+	require.Contains(t, string(out), "nobody")
+}
