@@ -51,9 +51,9 @@ type Hub struct {
 	URL    string // unix://…
 	Socket string
 	TCP    string // http://127.0.0.1:…, where nobody is the owner
-	// Wrap, where set before the first request, stands before the hub: to lose answers, for one.
+
 	mu   sync.Mutex
-	wrap func(http.Handler) http.Handler
+	wrap func(http.Handler) http.Handler // stands before the hub, see Wrap
 }
 
 // Options change what New makes. The zero value is what most tests want.
@@ -117,7 +117,7 @@ func New(t testing.TB, o Options) *Hub {
 	return h
 }
 
-// Wrap puts a handler before the hub, or takes it away for nil.
+// Wrap puts a handler before the hub, to lose answers for one, or takes it away for nil.
 func (h *Hub) Wrap(fn func(http.Handler) http.Handler) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
