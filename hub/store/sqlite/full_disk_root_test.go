@@ -21,7 +21,7 @@ import (
 
 // A full disk refuses writes, says so when asked, loses nothing that was acknowledged, goes on reading, and is no more
 // than an interruption. It needs a file system of its own, hence root.
-func TestFullDisk(t *testing.T) {
+func TestRootFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"))
 	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
