@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"gaia/domain"
-	"gaia/internal/durable"
 )
 
 // The paths that Gaia reads of a checkout, relative to it.
@@ -133,7 +132,7 @@ func (c Checkout) TreesRoot(h Home, instance string) string {
 // LoadCheckout reads the conductor.toml of a checkout.
 func LoadCheckout(dir string) (Checkout, error) {
 	path := filepath.Join(dir, CheckoutFile)
-	data, err := durable.Read(path, maxConfig)
+	data, err := readConfig(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Checkout{}, &ConfigError{File: path, Err: fmt.Errorf("the file does not exist; gaia init writes it: %w", domain.ErrNotFound)}
 	}

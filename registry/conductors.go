@@ -51,34 +51,77 @@ type register struct {
 	Conductors []Entry `json:"conductors"`
 }
 
-// ParseEntries reads conductors.json.
+// ParseEntries reads conductors.json. The error is a *ConfigError without the file's name.
 func ParseEntries(data []byte) ([]Entry, error) {
+	wrong := func(offset int64, key string, err error) error {
+		offset = min(max(offset, 0), int64(len(data)))
+		return &ConfigError{Line: 1 + bytes.Count(data[:offset], []byte("\n")), Key: key, Err: err}
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, wrong(0, "", errors.New("the file is empty"))
+	}
 	var r register
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&r); err != nil {
-		return nil, fmt.Errorf("after %d bytes: %w", dec.InputOffset(), err)
+		var syntax *json.SyntaxError
+		var typ *json.UnmarshalTypeError
+		switch {
+		case errors.As(err, &syntax):
+			return nil, wrong(syntax.Offset, "", err)
+		case errors.As(err, &typ):
+			return nil, wrong(typ.Offset, typ.Field, fmt.Errorf("a JSON %s stands where %s belongs", typ.Value, typ.Type))
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, wrong(int64(len(data)), "", errors.New("the file ends in the middle"))
+		}
+		if key, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return nil, wrong(int64(bytes.Index(data, []byte(key))), strings.Trim(key, `"`), errors.New("unknown key"))
+		}
+		return nil, wrong(dec.InputOffset(), "", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("something follows the end of the list, after %d bytes", dec.InputOffset())
+		return nil, wrong(dec.InputOffset(), "", errors.New("something follows the end of the list"))
 	}
 	if r.Schema != Schema {
-		return nil, fmt.Errorf("schema is %d; this version of Gaia knows %d", r.Schema, Schema)
+		return nil, wrong(int64(bytes.Index(data, []byte(`"schema"`))), "schema", fmt.Errorf("is %d; this version of Gaia knows %d", r.Schema, Schema))
 	}
 	instances, checkouts := map[string]bool{}, map[string]bool{}
-	for _, e := range r.Conductors {
+	for i, e := range r.Conductors {
+		key := fmt.Sprintf("conductors[%d]", i+1)
+		at := int64(entryOffset(data, i))
 		if err := e.check(); err != nil {
-			return nil, err
+			return nil, wrong(at, key, err)
 		}
 		if instances[e.Instance] {
-			return nil, fmt.Errorf("instance %s is there twice", e.Instance)
+			return nil, wrong(at, key, fmt.Errorf("instance %s is there twice", e.Instance))
 		}
 		if checkouts[e.Checkout] {
-			return nil, fmt.Errorf("checkout %s is there twice", e.Checkout)
+			return nil, wrong(at, key, fmt.Errorf("checkout %s is there twice", e.Checkout))
 		}
 		instances[e.Instance], checkouts[e.Checkout] = true, true
 	}
 	return r.Conductors, nil
+}
+
+// entryOffset returns where the n-th conductor stands in a conductors.json that could be read, n from 0.
+func entryOffset(data []byte, n int) int {
+	var raw struct {
+		Conductors []json.RawMessage `json:"conductors"`
+	}
+	if json.Unmarshal(data, &raw) != nil || n >= len(raw.Conductors) {
+		return 0
+	}
+	offset := 0
+	for i := range n + 1 {
+		at := bytes.Index(data[offset:], raw.Conductors[i])
+		if at < 0 {
+			return offset
+		}
+		if offset += at; i < n {
+			offset += len(raw.Conductors[i])
+		}
+	}
+	return offset
 }
 
 // Entries returns the conductors of this machine, sorted by instance. A damaged file is an error, never an empty list:
@@ -93,25 +136,26 @@ func (h Home) Entries() ([]Entry, error) {
 		return nil, fmt.Errorf("reading the registry of conductors: %w", err)
 	}
 	entries, err := ParseEntries(data)
-	if err != nil {
-		return nil, damaged(path, data, err)
+	var wrong *ConfigError
+	if errors.As(err, &wrong) {
+		return nil, damaged(path, data, wrong)
 	}
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Instance, b.Instance) })
 	return entries, nil
 }
 
 // damaged sets a copy of a damaged file aside, once per content, and returns the error that says so.
-func damaged(path string, data []byte, cause error) error {
+func damaged(path string, data []byte, cause *ConfigError) error {
 	sum := sha256.Sum256(data)
 	aside := path + ".damaged-" + hex.EncodeToString(sum[:4])
 	if err := durable.Create(aside, data, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		aside = "nowhere: " + err.Error()
 	}
-	e := fmt.Errorf("the file is damaged and is left as it is: %w; a copy is set aside at %s", cause, aside)
+	e := fmt.Errorf("the file is damaged and is left as it is: %w; a copy is set aside at %s", cause.Err, aside)
 	if _, err := os.Stat(path + ".bak"); err == nil {
 		e = fmt.Errorf("%w; to take the last good state: cp %s.bak %s", e, path, path)
 	}
-	return &ConfigError{File: path, Err: e}
+	return &ConfigError{File: path, Line: cause.Line, Key: cause.Key, Err: e}
 }
 
 // Entry returns one conductor. domain.ErrNotFound: there is none of that name.

@@ -164,6 +164,8 @@ func TestADamagedRegisterIsSetAsideAndNeverOverwritten(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"cut":             `{"schema":1,"conductors":[{"instance":"sh`,
+		"binary":          "\x00\x01\x7fELF",
+		"wrong type":      `{"schema":1,"conductors":[{"instance":7,"checkout":"/a","project":"A"}]}`,
 		"empty":           "",
 		"no list":         "null",
 		"later schema":    `{"schema":2,"conductors":[]}`,
@@ -182,7 +184,8 @@ func TestADamagedRegisterIsSetAsideAndNeverOverwritten(t *testing.T) {
 			put(t, h.ConductorsFile(), text)
 			for range 2 {
 				_, err := h.Entries()
-				require.ErrorContains(t, err, h.ConductorsFile()+": the file is damaged and is left as it is")
+				require.ErrorContains(t, err, h.ConductorsFile()+":1: ")
+				require.ErrorContains(t, err, "the file is damaged and is left as it is")
 				require.ErrorContains(t, err, "cp "+h.ConductorsFile()+".bak "+h.ConductorsFile())
 				require.Error(t, h.Put(t.Context(), Entry{Instance: "new", Checkout: h.User, Project: "SHOP"}))
 				require.Error(t, h.Remove(t.Context(), "shop"))
@@ -207,6 +210,57 @@ func TestADamagedRegisterIsSetAsideAndNeverOverwritten(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, h.User, e.Checkout)
 		})
+	}
+}
+
+func TestWhereARegisterIsWrongIsTold(t *testing.T) {
+	t.Parallel()
+	entry := func(instance, more string) string {
+		return "    {\n      \"instance\": \"" + instance + "\",\n      \"checkout\": \"/" + instance + "\",\n      \"project\": \"A\"" + more + "\n    }"
+	}
+	file := func(entries ...string) string {
+		return "{\n  \"schema\": 1,\n  \"conductors\": [\n" + strings.Join(entries, ",\n") + "\n  ]\n}\n"
+	}
+	for name, c := range map[string]struct {
+		text string
+		line int
+		key  string
+	}{
+		"syntax":      {file(entry("a", "oops")), 7, ""},
+		"unknown key": {file(entry("a", ""), entry("b", ",\n      \"colour\": 1")), 13, "colour"},
+		"wrong type":  {file(entry("a", ",\n      \"path\": 7")), 8, "conductors.path"},
+		"twice":       {file(entry("a", ""), entry("b", ""), entry("a", "")), 14, "conductors[3]"},
+		"bad name":    {file(entry("a", ""), entry("B", "")), 9, "conductors[2]"},
+		"schema":      {"{\n\n  \"schema\": 9}", 3, "schema"},
+		"cut":         {"{\n\n", 3, ""},
+		"empty":       {"", 1, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := ParseEntries([]byte(c.text))
+			var wrong *ConfigError
+			require.ErrorAs(t, err, &wrong)
+			require.Equal(t, c.line, wrong.Line, err)
+			require.Equal(t, c.key, wrong.Key, err)
+		})
+	}
+}
+
+func TestAFileThatCannotBeReadIsAMistakeOfTheConfiguration(t *testing.T) {
+	t.Parallel()
+	h := newHome(t)
+	for path, read := range map[string]func() error{
+		h.MachineFile():                     func() error { _, err := h.Machine(); return err },
+		h.ConductorsFile():                  func() error { _, err := h.Entries(); return err },
+		h.TrustFile():                       func() error { _, err := h.TrustedAll(h.User); return err },
+		h.HubFile():                         func() error { _, err := h.Hub(); return err },
+		filepath.Join(h.User, CheckoutFile): func() error { _, err := LoadCheckout(h.User); return err },
+	} {
+		require.NoError(t, os.MkdirAll(path, 0o700))
+		var wrong *ConfigError
+		require.ErrorAs(t, read(), &wrong)
+		require.Equal(t, path, wrong.File)
+		require.DirExists(t, path)
 	}
 }
 

@@ -251,8 +251,22 @@ func private(path string, mask fs.FileMode) error {
 func (h Home) load(path string) ([]byte, error) {
 	for _, p := range []string{h.Dir, path} {
 		if err := private(p, 0o022); err != nil {
-			return nil, err
+			return nil, &ConfigError{File: p, Err: err}
 		}
 	}
-	return durable.Read(path, maxConfig)
+	return readConfig(path)
+}
+
+// readConfig reads a file that a person looks after. One that cannot be read is as much a mistake of the configuration as
+// one that cannot be understood, and the next start would meet it again. A file that is not there matches fs.ErrNotExist.
+func readConfig(path string) ([]byte, error) {
+	data, err := durable.Read(path, maxConfig)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return data, err
+	}
+	var pe *fs.PathError
+	if errors.As(err, &pe) && pe.Path == path {
+		err = pe.Err // the path is said already
+	}
+	return nil, &ConfigError{File: path, Err: fmt.Errorf("the file cannot be read: %w", err)}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"gaia/domain"
-	"gaia/internal/durable"
 )
 
 // Hub is hub.toml. Every key has a default.
@@ -69,7 +68,7 @@ func (h Home) Hub() (Hub, error) {
 // LoadHub reads a hub.toml; one that does not exist is all defaults. Listen and Store are empty where the file does not
 // name them.
 func LoadHub(path string) (Hub, error) {
-	data, err := durable.Read(path, maxConfig)
+	data, err := readConfig(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ParseHub(path, nil)
 	}
