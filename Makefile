@@ -14,7 +14,7 @@ DATE    ?= $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%
 LDFLAGS := -s -w -X gaia/internal/version.version=$(VERSION) -X gaia/internal/version.commit=$(COMMIT) -X gaia/internal/version.date=$(DATE)
 
 # Many tests wait for units and processes and not for a processor, hence more in parallel than there are processors.
-TESTFLAGS ?= -race -timeout 10m -parallel 8
+TESTFLAGS ?= -race -timeout 20m -parallel 8
 
 .PHONY: build install demo test lint clean
 
@@ -42,7 +42,8 @@ lint:
 	go tool -modfile=tools/go.mod staticcheck ./...
 	go tool -modfile=tools/go.mod staticcheck -tags root ./...
 
-test:
+# The tests build the same binaries with the same flags, so that what build leaves in the cache is theirs.
+test: build
 	packaging/deps.sh --test
 	TESTFLAGS='$(TESTFLAGS)' packaging/test.sh
 
