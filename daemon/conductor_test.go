@@ -342,6 +342,26 @@ func TestDispatchFailsWithItsReason(t *testing.T) {
 	}
 }
 
+func TestAHookThatFailsBeforeTheAgentRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.hosts.block = make(chan struct{})
+	w.hub.AddTicket("SHOP-1")
+	p := w.process()
+	require.NoError(t, p.d.tick(context.Background()))
+	w.hub.SetDraining(true)
+	run := w.only().ID
+	require.Eventually(t, func() bool { _, err := w.folder(run).Tree(); return err == nil }, 5*time.Second, time.Millisecond)
+	w.hosts.end(run, &session.Record{Cause: session.CauseHook, Hook: "before_run", Note: "status 1"})
+	p.d.workers.Wait()
+	p.ticks(2)
+	r := w.only()
+	require.Equal(t, domain.ReasonHook, r.EndReason)
+	require.Contains(t, r.EndNote, "before_run")
+	require.False(t, r.FinalizedAt.IsZero())
+	require.Zero(t, w.hosts.started(run))
+}
+
 func TestOneHangingStartHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

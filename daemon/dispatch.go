@@ -54,6 +54,9 @@ func (d *Conductor) dispatch(ctx context.Context, r *run) error {
 	if ctx.Err() != nil {
 		return ctx.Err() // interrupted, not failed
 	}
+	if _, recErr := r.folder.Record(); err != nil && has(recErr) {
+		return nil // the session has ended by itself, which is the better reason: the next tick reports it
+	}
 	var f *failure
 	switch {
 	case errors.As(err, &f):
@@ -67,9 +70,6 @@ func (d *Conductor) dispatch(ctx context.Context, r *run) error {
 			return err
 		}
 		f = fails(domain.ReasonInternal, "%v", err)
-	}
-	if _, err := r.folder.Record(); has(err) {
-		return nil // the session has ended by itself: that is the better reason
 	}
 	d.runLog(r).Error().Str(log.Reason, string(f.Reason)).Msgf("run %d cannot be started: %s", a.Run.Number, f.Note)
 	if err := d.condemn(ctx, r, f.FailReport); err != nil {

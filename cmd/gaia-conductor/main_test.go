@@ -166,3 +166,41 @@ func TestBadConfigurationIsNotStartedAgain(t *testing.T) {
 	require.Equal(t, exitConfig, cmd.ProcessState.ExitCode(), string(out))
 	require.Contains(t, string(out), "nobody")
 }
+
+func TestTheBusObject(t *testing.T) {
+	p := set(t, `sleep 1000`)
+	p.run("gaia", "ticket", "create", "Do it", "--workflow", domain.Task, "--state", "working")
+	p.await("the agent to run", func() bool { return p.property("CurrentLoad") == "@u 1" })
+	conn, err := dbus.Connect("unix:path=" + filepath.Join(p.env.Runtime, "bus"))
+	require.NoError(t, err)
+	defer conn.Close()
+	iface := "org." + p.env.Prefix + ".Conductor1"
+	obj := conn.Object(p.names.BusName("shop"), dbus.ObjectPath("/org/"+p.env.Prefix+"/Conductor1"))
+	var text string
+	require.NoError(t, obj.Call("org.freedesktop.DBus.Introspectable.Introspect", 0).Store(&text))
+	for _, want := range []string{`name="StopRun"`, `name="RunEnded"`, `name="HubState" type="s" access="read"`, `name="Runs" type="a(usssss)"`} {
+		require.Contains(t, text, want)
+	}
+	require.Equal(t, "ada.desk.shop", p.property("MachineId"))
+	require.Equal(t, "SHOP", p.property("Project"))
+	require.Equal(t, "ok", p.property("HubState"))
+
+	signals := make(chan *dbus.Signal, 100)
+	require.NoError(t, conn.AddMatchSignal(dbus.WithMatchObjectPath(obj.Path())))
+	conn.Signal(signals)
+	require.Error(t, obj.Call(iface+".StopRun", 0, "99").Err)
+	require.NoError(t, obj.Call(iface+".StopRun", 0, "SHOP-1").Err)
+	seen := map[string]bool{}
+	deadline := time.After(patience)
+	for !seen[iface+".RunEnded"] || !seen["org.freedesktop.DBus.Properties.PropertiesChanged"] {
+		select {
+		case s := <-signals:
+			seen[s.Name] = true
+		case <-deadline:
+			require.Fail(t, "no signal", "%v", seen)
+		}
+	}
+	require.Equal(t, domain.ReasonStopped, p.ticket("SHOP-1").Hold.Reason)
+	require.NoError(t, obj.Call(iface+".Tick", 0).Err)
+	require.NoError(t, obj.Call(iface+".Reload", 0).Err)
+}
