@@ -1018,7 +1018,7 @@ func testClaimOrder(t *testing.T, s store.Store) {
 	states := []string{"coding", "review", "todo"}
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, s)
-		n := rapid.IntRange(0, 40).Draw(t, "tickets")
+		n := rapid.IntRange(0, 25).Draw(t, "tickets")
 		var all []domain.Ticket
 		busy := map[string]bool{}
 		for i := range n {
