@@ -76,7 +76,12 @@ func newWorld(t *testing.T, agent string, s setting) *world {
 // prepare is newWorld without starting the conductor.
 func prepare(t *testing.T, agent string, s setting) *world {
 	t.Helper()
-	env := usermanager.New(t)
+	return prepareIn(t, usermanager.New(t), agent, s)
+}
+
+// prepareIn is prepare in a place that is there already.
+func prepareIn(t *testing.T, env usermanager.Env, agent string, s setting) *world {
+	t.Helper()
 	names, err := units.NewNames(env.Prefix)
 	require.NoError(t, err)
 	w := &world{t: t, env: env, names: names, instance: s.instance}
@@ -84,7 +89,7 @@ func prepare(t *testing.T, agent string, s setting) *world {
 		w.instance = "shop"
 	}
 	w.checkout = filepath.Join(env.Home, w.instance)
-	require.NoError(t, os.MkdirAll(w.checkout, 0o755))
+	w.mkdir(w.checkout, 0o755)
 	w.git("init", "--quiet", "--initial-branch=main")
 	w.git("config", "user.name", "Test")
 	w.git("config", "user.email", "test@gaia.invalid")
@@ -94,7 +99,7 @@ func prepare(t *testing.T, agent string, s setting) *world {
 	if s.repo != nil {
 		s.repo(w)
 	}
-	require.NoError(t, os.MkdirAll(env.GaiaHome, 0o700))
+	w.mkdir(env.GaiaHome, 0o700)
 	w.setAgent(agent)
 	w.write(filepath.Join(env.GaiaHome, "machine.toml"), fmt.Sprintf(
 		"user_id = \"ada\"\nhost_id = \"desk\"\ndefault_agent = \"script\"\n\n[agents.script]\nprogram = [%q]\n", w.agentFile()), 0o600)
@@ -124,8 +129,20 @@ func (w *world) configure(lines, tables string) {
 
 func (w *world) write(path, text string, mode os.FileMode) {
 	w.t.Helper()
-	require.NoError(w.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	w.mkdir(filepath.Dir(path), 0o755)
 	require.NoError(w.t, os.WriteFile(path, []byte(text), mode))
+	require.NoError(w.t, w.env.Own(path))
+}
+
+// mkdir makes a folder below the test's home, with those above it.
+func (w *world) mkdir(path string, mode os.FileMode) {
+	w.t.Helper()
+	if _, err := os.Stat(path); err == nil {
+		return
+	}
+	w.mkdir(filepath.Dir(path), mode)
+	require.NoError(w.t, os.MkdirAll(path, mode))
+	require.NoError(w.t, w.env.Own(path))
 }
 
 func (w *world) agentFile() string { return filepath.Join(w.env.Home, "agent.sh") }

@@ -32,6 +32,20 @@ func asUser(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}}
 }
 
+// Own gives files that a test has made to the test's user.
+func (Env) Own(paths ...string) error {
+	u, err := ensureAccount()
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if err := os.Lchown(path, int(u.UID), int(u.GID)); err != nil {
+			return fmt.Errorf("give a file to the user of the tests: %w", err)
+		}
+	}
+	return nil
+}
+
 // Machine is a machine with one user, for tests that need to see it go down and come up again. The test stays root
 // and outlives every boot; disks (the user's home, /tmp, the journal) survive a boot, the runtime directory does not.
 // There is one machine in a test process, so its tests are not parallel.
@@ -159,11 +173,8 @@ func (m *Machine) New(t testing.TB) Env {
 	if err != nil {
 		t.Fatalf("usermanager: %v", err)
 	}
-	u := m.kernel.user
-	for _, path := range []string{e.Home, filepath.Join(e.Home, ".gitconfig")} {
-		if err := os.Chown(path, int(u.UID), int(u.GID)); err != nil {
-			t.Fatalf("usermanager: %v", err)
-		}
+	if err := e.Own(e.Home, filepath.Join(e.Home, ".gitconfig")); err != nil {
+		t.Fatalf("usermanager: %v", err)
 	}
 	t.Cleanup(func() {
 		if !m.up {
