@@ -18,8 +18,8 @@ import (
 func TestOneWinner(t *testing.T) {
 	t.Parallel()
 	rounds := 1000
-	if testing.Short() {
-		rounds = 20
+	if testing.Short() || raced {
+		rounds = 50
 	}
 	b := newBoard(t)
 	claimers := make([]worker, 50)

@@ -24,7 +24,10 @@ func (h *Hub) Claim(ctx context.Context, c Call, q domain.ClaimRequest) (*domain
 	if b, err := hex.DecodeString(q.TokenSHA256); err != nil || copy(hash[:], b) != len(hash) || len(b) != len(hash) {
 		return nil, invalid("token_sha256", "64 hexadecimal digits are needed")
 	}
-	a, err := write(ctx, h, c, auth.Lease, func(t *tx) (*domain.Assignment, error) {
+	if idle, err := h.idle(ctx, c, q); err != nil || idle {
+		return nil, err
+	}
+	return write(ctx, h, c, auth.Lease, func(t *tx) (*domain.Assignment, error) {
 		con, err := t.Conductor(c.Conductor)
 		if err != nil {
 			return nil, err
@@ -37,25 +40,50 @@ func (h *Hub) Claim(ctx context.Context, c Call, q domain.ClaimRequest) (*domain
 		case !errors.Is(err, domain.ErrNotFound):
 			return nil, err
 		}
-		k, err := t.pick(con, q.Offer)
+		k, err := h.pick(t.Tx, con, q.Offer, t.now)
 		if err != nil || k == nil {
 			return nil, err
 		}
 		return t.claim(con, *k, q, hash)
+	})
+}
+
+// idle reports, without a writing transaction, that there is nothing to claim: most claims find nothing, and these must
+// not queue behind each other. Whatever else it finds is decided again by the transaction.
+func (h *Hub) idle(ctx context.Context, c Call, q domain.ClaimRequest) (bool, error) {
+	if err := c.May(auth.Lease); err != nil {
+		return false, err
+	}
+	idle := false
+	err := h.store.View(ctx, func(stx store.Tx) error {
+		t := &tx{Tx: stx, h: h, call: c, now: h.now()}
+		if err := t.admit(auth.Lease); err != nil {
+			return err
+		}
+		if _, err := t.Run(q.Run); !errors.Is(err, domain.ErrNotFound) {
+			return err // a repeat
+		}
+		con, err := t.Conductor(c.Conductor)
+		if err != nil {
+			return err
+		}
+		k, err := h.pick(stx, con, q.Offer, t.now)
+		idle = err == nil && k == nil
+		return err
 	})
 	if err == nil {
 		h.mu.Lock()
 		h.offers[c.Conductor] = q.Offer
 		h.mu.Unlock()
 	}
-	return a, err
+	return idle, err
 }
 
 // pick returns the first eligible candidate.
-func (t *tx) pick(con domain.Conductor, o domain.Offer) (*domain.Ticket, error) {
-	con.Status = t.h.status(con, t.now)
+func (h *Hub) pick(tx store.Tx, con domain.Conductor, o domain.Offer, now domain.Time) (*domain.Ticket, error) {
+	con.Status = h.status(con, now)
 	con.Paused = "" // it asks, so it is not
-	p, err := t.Project(con.Project)
+	p, err := tx.Project(con.Project)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +92,8 @@ func (t *tx) pick(con domain.Conductor, o domain.Offer) (*domain.Ticket, error) 
 		states = domain.ClaimableStates()
 	}
 	var found *domain.Ticket
-	err = t.Candidates(p.ID, states, t.now, func(k domain.Ticket) (bool, error) {
-		in, err := t.h.gateInput(t.Tx, k, p, con, o, t.now)
+	err = tx.Candidates(p.ID, states, now, func(k domain.Ticket) (bool, error) {
+		in, err := h.gateInput(tx, k, p, con, o, now)
 		if err != nil {
 			return false, err
 		}

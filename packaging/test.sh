@@ -7,6 +7,8 @@ read -r -a flags <<<"${TESTFLAGS:-}"
 (($# > 0)) || set -- ./...
 
 go test "${flags[@]}" "$@"
+# At its full length only without the race detector, under which the database is many times slower.
+[[ " ${flags[*]} " != *' -race '* ]] || go test -timeout 20m -run '^TestOneWinner$' ./hub
 
 # The tests that take a whole user manager down and up are in files with the tag root; all are named TestRoot….
 mapfile -t files < <(grep -rlE --include='*_test.go' '^//go:build .*\broot\b' . | xargs -r grep -lE '^func TestRoot' | sort)
