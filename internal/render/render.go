@@ -11,7 +11,7 @@ import (
 	"unicode"
 
 	"github.com/mattn/go-runewidth"
-	"gopkg.in/yaml.v3"
+	"go.yaml.in/yaml/v3"
 )
 
 // Format is an output form.
