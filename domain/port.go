@@ -215,11 +215,17 @@ func (e *WorkspaceError) Unwrap() error { return e.Err }
 
 // Workspace gives each ticket a place to work in.
 type Workspace interface {
+	// Lock takes the lock of a ticket's tree over all processes of the machine and returns what gives it back.
+	// Ensure and Inspect are called with the lock held.
+	Lock(ctx context.Context, identifier string) (unlock func(), err error)
 	// Ensure makes the ticket's tree, or takes the one that is there. Failures are *WorkspaceError.
 	Ensure(ctx context.Context, r TreeRequest) (Tree, error)
-	// Inspect looks at a ticket's tree. since is the commit that Late counts from ("" for none); where since is
-	// empty and after is set, Late counts commits made after that time.
+	// Inspect looks at a ticket's tree. since is the commit that Late counts from; where it is empty and after is
+	// set, Late counts commits made after that time. ErrNotFound: there is no tree.
 	Inspect(ctx context.Context, identifier, since string, after time.Time) (TreeStatus, error)
+	// Files returns committed files as they stand in a commit, by path. A path that is a folder stands for all
+	// files in it; one that does not exist is left out.
+	Files(ctx context.Context, commit string, paths ...string) (map[string][]byte, error)
 }
 
 // AgentRequest asks an agent's profile how to run it.
