@@ -227,7 +227,7 @@ func (d *Conductor) untilNext() time.Duration {
 	defer d.mu.Unlock()
 	next, now := d.settings.Tick, d.cfg.Clock.Mono()
 	for _, r := range d.runs {
-		if r.done && r.session == domain.SessionAlive {
+		if r.done && r.session != domain.SessionGone {
 			next = min(next, r.doneAt+d.settings.Grace-now)
 		}
 		if r.gone == 1 && r.fate.State.Live() {

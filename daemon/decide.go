@@ -78,7 +78,8 @@ func decideEnded(v view) action {
 	switch {
 	case v.fate.Finalized:
 		return actClose
-	case v.fate.State == domain.RunDone && v.session == domain.SessionAlive && !v.graceOver && !v.idle:
+	case v.fate.State == domain.RunDone && v.session != domain.SessionGone && !v.graceOver && !v.idle:
+		// Where the session could not be looked at, its agent may be in the middle of its turn.
 		return actNothing
 	}
 	return actFinalise

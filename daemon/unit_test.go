@@ -45,6 +45,9 @@ func TestNothingIsEndedOrBegunWithoutKnowledge(t *testing.T) {
 		}
 		if a == actFinalise || a == actClose {
 			require.True(t, v.fate.State.Ended())
+			if v.fate.State == domain.RunDone && !v.fate.Finalized && v.session != domain.SessionGone {
+				require.True(t, v.graceOver || v.idle, "an agent that may be there has its grace to end its turn")
+			}
 		}
 		if a == actDiscard {
 			require.False(t, v.spec || v.session == domain.SessionAlive)
