@@ -59,6 +59,7 @@ type Hub struct {
 	changed chan struct{}           // closed when the log has grown
 	awake   domain.Time             // since when the hub has been up and awake without a break
 	last    reading                 // of the clocks, at the last sweep
+	refused bool                    // a write was refused for lack of a usable store since leases last started anew
 	offers  map[string]domain.Offer // by conductor id: what it said at its last claim
 	swept   time.Duration           // when stored answers were last dropped, on the monotonic clock
 }
@@ -106,6 +107,17 @@ type tx struct {
 
 func (h *Hub) now() domain.Time { return domain.At(h.clock.Now()) }
 
+// update is the store's, and notes that it cannot be used: a heartbeat that was refused has renewed nothing.
+func (h *Hub) update(ctx context.Context, fn func(store.Tx) error) error {
+	err := h.store.Update(ctx, fn)
+	if errors.Is(err, store.ErrUnavailable) {
+		h.mu.Lock()
+		h.refused = true
+		h.mu.Unlock()
+	}
+	return err
+}
+
 // write runs fn in a transaction, once for each idempotency key: a repeat gets the stored answer before anything else
 // is looked at.
 func write[T any](ctx context.Context, h *Hub, c Call, a auth.Action, fn func(*tx) (T, error)) (T, error) {
@@ -114,7 +126,7 @@ func write[T any](ctx context.Context, h *Hub, c Call, a auth.Action, fn func(*t
 		return out, err
 	}
 	events := 0
-	err := h.store.Update(ctx, func(stx store.Tx) error {
+	err := h.update(ctx, func(stx store.Tx) error {
 		t := &tx{Tx: stx, h: h, call: c, now: h.now()}
 		who := c.Principal.String()
 		if c.Key != "" {

@@ -16,6 +16,7 @@ import (
 	"gaia/domain"
 	"gaia/hub"
 	"gaia/hub/auth"
+	"gaia/hub/store"
 	"gaia/hub/store/sqlite"
 	"gaia/internal/clock"
 )
@@ -25,6 +26,7 @@ type board struct {
 	t       testing.TB
 	ctx     context.Context
 	clock   *clock.Fake
+	disk    *disk
 	hub     *hub.Hub
 	owner   hub.Call
 	project domain.Project
@@ -38,13 +40,27 @@ type worker struct {
 	id   string
 }
 
+// disk is a store that can be out of order.
+type disk struct {
+	store.Store
+	full bool
+}
+
+func (d *disk) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if d.full {
+		return store.ErrUnavailable
+	}
+	return d.Store.Update(ctx, fn)
+}
+
 func newBoard(t testing.TB) *board {
 	t.Helper()
 	b := &board{t: t, ctx: context.Background(), clock: clock.NewFake(time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC))}
 	db, err := sqlite.Open(b.ctx, filepath.Join(t.TempDir(), "hub.db"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	b.hub = hub.New(hub.Options{Store: db, Clock: b.clock, Limits: domain.DefaultLimits(), Leases: hub.DefaultLeases(), Log: zerolog.Nop()})
+	b.disk = &disk{Store: db}
+	b.hub = hub.New(hub.Options{Store: b.disk, Clock: b.clock, Limits: domain.DefaultLimits(), Leases: hub.DefaultLeases(), Log: zerolog.Nop()})
 	require.NoError(t, b.hub.Open(b.ctx))
 	b.owner = hub.Call{Principal: auth.Principal{Kind: auth.Owner, User: "ada", Peer: true}}
 	b.project, err = b.hub.CreateProject(b.ctx, b.owner, domain.Project{Key: "SHOP", Slug: "shop"})
@@ -444,6 +460,27 @@ func TestLeases(t *testing.T) {
 		require.Equal(t, domain.RunRunning, b.run(a.Run.ID).State)
 		b.pass(4 * time.Minute)
 		require.Equal(t, domain.RunRunning, b.run(a.Run.ID).State, "a full lifetime counts from the waking")
+		b.pass(2 * time.Minute)
+		require.Equal(t, domain.RunExpired, b.run(a.Run.ID).State)
+	})
+	t.Run("a hub that cannot write expires nothing, and takes nobody for gone", func(t *testing.T) {
+		t.Parallel()
+		b, a := setup(t, true)
+		b.disk.full = true
+		for range 600 { // twice the lifetime
+			b.clock.Advance(time.Second)
+			_, err := b.hub.Heartbeat(b.ctx, b.shop.call, domain.Beat{})
+			require.ErrorIs(t, err, store.ErrUnavailable)
+			_ = b.hub.Sweep(b.ctx) // it may have tried to write
+		}
+		b.disk.full = false
+		require.NoError(t, b.hub.Sweep(b.ctx))
+		require.Equal(t, domain.RunRunning, b.run(a.Run.ID).State)
+		con, err := b.hub.Conductor(b.ctx, b.owner.Principal, b.shop.id)
+		require.NoError(t, err)
+		require.Equal(t, domain.ConductorOnline, con.Status)
+		b.pass(4 * time.Minute)
+		require.Equal(t, domain.RunRunning, b.run(a.Run.ID).State, "a full lifetime counts from the first write that worked")
 		b.pass(2 * time.Minute)
 		require.Equal(t, domain.RunExpired, b.run(a.Run.ID).State)
 	})

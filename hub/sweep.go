@@ -49,7 +49,10 @@ func (h *Hub) Open(ctx context.Context) error {
 // refresh starts all counting anew: leases, and how long a conductor has been away.
 func (h *Hub) refresh(ctx context.Context) error {
 	now := h.now()
-	err := h.store.Update(ctx, func(tx store.Tx) error {
+	h.mu.Lock()
+	h.refused = false // what is refused from here on counts for the next time
+	h.mu.Unlock()
+	err := h.update(ctx, func(tx store.Tx) error {
 		runs, err := tx.LiveRuns("")
 		if err != nil {
 			return err
@@ -70,12 +73,13 @@ func (h *Hub) refresh(ctx context.Context) error {
 		}
 		return nil
 	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err != nil {
+		h.refused = true
 		return err
 	}
-	h.mu.Lock()
 	h.awake = now
-	h.mu.Unlock()
 	return nil
 }
 
@@ -93,16 +97,18 @@ func (h *Hub) Tend(ctx context.Context, beat func()) error {
 	}
 }
 
-// Sweep is one look at leases and conductors: it expires runs whose lease ran out while the hub was up and awake, and
-// notes which conductors have gone.
+// Sweep is one look at leases and conductors: it expires runs whose lease ran out while the hub was up, awake and able to
+// write, and notes which conductors have gone.
 func (h *Hub) Sweep(ctx context.Context) error {
 	h.mu.Lock()
-	last, swept := h.last, h.swept
+	last, swept, refused := h.last, h.swept, h.refused
 	h.mu.Unlock()
 	now := h.read()
-	if slept(last, now) {
-		h.log.Warn().Dur("monotonic", now.mono-last.mono).Dur("boot", now.boot-last.boot).Dur("wall", now.wall.Sub(last.wall)).
-			Msg("a clock has jumped or the machine has slept; every lease starts anew")
+	if jumped := slept(last, now); jumped || refused {
+		if jumped {
+			h.log.Warn().Dur("monotonic", now.mono-last.mono).Dur("boot", now.boot-last.boot).Dur("wall", now.wall.Sub(last.wall)).
+				Msg("a clock has jumped or the machine has slept; every lease starts anew")
+		}
 		if err := h.refresh(ctx); err != nil {
 			return fmt.Errorf("renew the leases: %w", err)
 		}
@@ -125,7 +131,7 @@ func (h *Hub) Sweep(ctx context.Context) error {
 	h.mu.Lock()
 	h.swept = now.mono
 	h.mu.Unlock()
-	if err := h.store.Update(ctx, func(tx store.Tx) error { return tx.DropAnswers(now.wall.Add(-AnswerTTL)) }); err != nil {
+	if err := h.update(ctx, func(tx store.Tx) error { return tx.DropAnswers(now.wall.Add(-AnswerTTL)) }); err != nil {
 		return fmt.Errorf("drop old answers: %w", err)
 	}
 	return h.store.Checkpoint(ctx)
@@ -156,7 +162,7 @@ func (h *Hub) due(ctx context.Context) (bool, error) {
 
 func (h *Hub) expire(ctx context.Context) error {
 	events := 0
-	err := h.store.Update(ctx, func(stx store.Tx) error {
+	err := h.update(ctx, func(stx store.Tx) error {
 		t := &tx{Tx: stx, h: h, now: h.now()}
 		defer func() { events = t.events }()
 		cons, _, err := t.Conductors(store.Query{})
