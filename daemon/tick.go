@@ -324,13 +324,13 @@ var activities = map[string]bool{domain.ActivityWorking: true, domain.ActivityBl
 
 func (d *Conductor) register(ctx context.Context) error {
 	d.mu.Lock()
-	s := d.settings
+	s, again := d.settings, d.hub.conductor != ""
 	d.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, callDeadline)
 	defer cancel()
 	reg, err := d.cfg.Remote.Register(ctx, domain.Registration{
 		MachineID: d.cfg.MachineID, Epoch: d.cfg.Epoch, Label: d.cfg.Label, Project: s.Project, States: s.States,
-		MaxParallel: s.MaxParallel, Slots: s.Slots, WorkspaceRoot: s.WorkspaceRoot, Version: d.cfg.Version,
+		MaxParallel: s.MaxParallel, Slots: s.Slots, WorkspaceRoot: s.WorkspaceRoot, Version: d.cfg.Version, Again: again,
 	})
 	if err != nil {
 		return fmt.Errorf("registering %s: %w", d.cfg.MachineID, err)

@@ -43,6 +43,9 @@ type Registration struct {
 	Slots         map[string]int `json:"slots"`
 	WorkspaceRoot string         `json:"workspace_root"`
 	Version       string         `json:"version"`
+	// Again says that this process has registered before, to tell changed settings or a hub without memory. It then never
+	// takes the place of a newer process.
+	Again bool `json:"again"`
 }
 
 // Registered is the hub's answer to a registration.

@@ -53,3 +53,12 @@ type User struct {
 	Name      string `json:"name"`
 	CreatedAt Time   `json:"created_at"`
 }
+
+// ProjectPatch is a partial change of a project: a nil field stays as it is. The key never changes.
+type ProjectPatch struct {
+	Customer *Ref             `json:"customer,omitempty"`
+	Name     *string          `json:"name,omitempty"`
+	Repos    *[]string        `json:"repos,omitempty"`
+	Members  *[]string        `json:"members,omitempty"`
+	Settings *ProjectSettings `json:"settings,omitempty"`
+}

@@ -175,3 +175,9 @@ func CheckText(name, body string, limit int) error {
 	}
 	return nil
 }
+
+// Label is a label in use.
+type Label struct {
+	Name    string `json:"name"`
+	Tickets int    `json:"tickets"`
+}

@@ -11,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"gaia/domain"
-	"gaia/hub"
 )
 
 // Fifty claimers on one ticket: one winner, each time.
@@ -196,7 +195,7 @@ func (b *board) claimAsPredicted(rt *rapid.T, w worker, tickets []domain.Ticket)
 	return []*domain.Assignment{a}
 }
 
-func eligible(why hub.Why, w worker) bool {
+func eligible(why domain.Why, w worker) bool {
 	for _, c := range why.Conductors {
 		if c.MachineID == w.call.Machine {
 			return c.Eligible

@@ -71,6 +71,8 @@ func (t *tx) register(r domain.Registration) (domain.Conductor, domain.Project, 
 		return none, p, err
 	case t.call.Conductor != con.ID && !t.call.Peer:
 		return none, p, fmt.Errorf("%s is registered with another token: %w", r.MachineID, domain.ErrForbidden)
+	case r.Again && con.Epoch != r.Epoch:
+		return none, p, fmt.Errorf("%s was registered by a newer process: %w", r.MachineID, domain.ErrSuperseded)
 	}
 	con.Epoch, con.Label, con.Owner, con.Project = r.Epoch, r.Label, owner, p.ID
 	con.States, con.MaxParallel, con.Slots = r.States, r.MaxParallel, r.Slots
@@ -243,17 +245,8 @@ func (h *Hub) CreateProject(ctx context.Context, c Call, p domain.Project) (doma
 	})
 }
 
-// ProjectPatch is a partial change of a project: a nil field stays as it is. The key never changes.
-type ProjectPatch struct {
-	Customer *domain.Ref             `json:"customer,omitempty"`
-	Name     *string                 `json:"name,omitempty"`
-	Repos    *[]string               `json:"repos,omitempty"`
-	Members  *[]string               `json:"members,omitempty"`
-	Settings *domain.ProjectSettings `json:"settings,omitempty"`
-}
-
 // PatchProject changes a project.
-func (h *Hub) PatchProject(ctx context.Context, c Call, id string, patch ProjectPatch) (domain.Project, error) {
+func (h *Hub) PatchProject(ctx context.Context, c Call, id string, patch domain.ProjectPatch) (domain.Project, error) {
 	return write(ctx, h, c, auth.ProjectWrite, func(t *tx) (domain.Project, error) {
 		p, err := t.Project(id)
 		if err != nil {

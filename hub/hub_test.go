@@ -531,6 +531,8 @@ func TestANewerProcessSupersedes(t *testing.T) {
 	require.ErrorIs(t, err, domain.ErrSuperseded)
 	_, err = b.hub.Claim(b.ctx, call, request(t))
 	require.ErrorIs(t, err, domain.ErrSuperseded)
+	_, err = b.hub.Register(b.ctx, call, domain.Registration{MachineID: "ada.desk.shop", Epoch: "e1", Project: "SHOP", MaxParallel: 1, Again: true})
+	require.ErrorIs(t, err, domain.ErrSuperseded, "the older process does not take the place back")
 	call.Epoch = "e2"
 	_, err = b.hub.Heartbeat(b.ctx, call, domain.Beat{})
 	require.NoError(t, err)

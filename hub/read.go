@@ -199,8 +199,8 @@ func (h *Hub) Comment(ctx context.Context, p auth.Principal, id string) (domain.
 }
 
 // Labels returns every label in use.
-func (h *Hub) Labels(ctx context.Context, p auth.Principal) ([]store.Label, error) {
-	return read(ctx, h, p, func(r *reader) ([]store.Label, error) { return r.Tx.Labels() })
+func (h *Hub) Labels(ctx context.Context, p auth.Principal) ([]domain.Label, error) {
+	return read(ctx, h, p, func(r *reader) ([]domain.Label, error) { return r.Tx.Labels() })
 }
 
 // Users returns every user.
@@ -290,6 +290,15 @@ func (h *Hub) Head(ctx context.Context, p auth.Principal) (int64, [32]byte, erro
 	return h.store.Head(ctx)
 }
 
+// Newest returns the newest entry's sequence number, which whoever may read events sees anyway.
+func (h *Hub) Newest(ctx context.Context, p auth.Principal) (int64, error) {
+	if err := p.May(auth.Read); err != nil {
+		return 0, err
+	}
+	seq, _, err := h.store.Head(ctx)
+	return seq, err
+}
+
 // Sealed returns entries of the log as they are stored, for a verification from outside.
 func (h *Hub) Sealed(ctx context.Context, p auth.Principal, after int64, limit int) ([]store.SealedEvent, error) {
 	if err := p.May(auth.Verify); err != nil {
@@ -298,28 +307,14 @@ func (h *Hub) Sealed(ctx context.Context, p auth.Principal, after int64, limit i
 	return h.store.Events(ctx, after, limit)
 }
 
-// Why says for each conductor of a ticket's project which gates let the ticket through.
-type Why struct {
-	Ticket     domain.Ticket  `json:"ticket"`
-	Project    domain.Project `json:"project"`
-	Conductors []WhyConductor `json:"conductors"`
-}
-
-// WhyConductor is one conductor's part of a Why.
-type WhyConductor struct {
-	MachineID string              `json:"machine_id"`
-	Eligible  bool                `json:"eligible"`
-	Gates     []domain.GateResult `json:"gates"`
-}
-
 // Why explains why a ticket is, or is not, claimed: by the rules of the claim itself.
-func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (Why, error) {
-	return read(ctx, h, p, func(r *reader) (Why, error) {
+func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (domain.Why, error) {
+	return read(ctx, h, p, func(r *reader) (domain.Why, error) {
 		k, err := r.ticket(ref)
 		if err != nil {
-			return Why{}, err
+			return domain.Why{}, err
 		}
-		w := Why{Ticket: k, Conductors: []WhyConductor{}}
+		w := domain.Why{Ticket: k, Conductors: []domain.WhyConductor{}}
 		if w.Project, err = r.Tx.Project(k.Project); err != nil {
 			return w, err
 		}
@@ -344,7 +339,7 @@ func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (Why, error
 				i := slices.IndexFunc(gates, func(g domain.GateResult) bool { return g.Gate == domain.GateServable })
 				gates[i].Reason = "the conductor has not asked for work since the hub came up, so it is not known what it can serve"
 			}
-			w.Conductors = append(w.Conductors, WhyConductor{
+			w.Conductors = append(w.Conductors, domain.WhyConductor{
 				MachineID: c.MachineID, Gates: gates,
 				Eligible: !slices.ContainsFunc(gates, func(g domain.GateResult) bool { return !g.Pass }),
 			})
@@ -353,42 +348,10 @@ func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (Why, error
 	})
 }
 
-// Snapshot is the state of a project, or of all, at one moment.
-type Snapshot struct {
-	At         domain.Time        `json:"at"`
-	Running    []SnapshotRun      `json:"running"`
-	Waiting    []domain.Ticket    `json:"waiting"`             // to be retried, or not before a time
-	Held       []domain.Ticket    `json:"held"`                // by a person or a limit
-	Machines   []domain.Ticket    `json:"waiting_for_machine"` // their conductor has been away for long
-	Conductors []domain.Conductor `json:"conductors"`
-	Totals     SnapshotTotals     `json:"totals"`
-	Limits     SnapshotLimits     `json:"limits"`
-}
-
-// SnapshotRun is a live run with its ticket.
-type SnapshotRun struct {
-	Run    domain.Run    `json:"run"`
-	Ticket domain.Ticket `json:"ticket"`
-}
-
-// SnapshotTotals are sums over all runs ever.
-type SnapshotTotals struct {
-	Runs      int              `json:"runs"`
-	Footprint domain.Footprint `json:"footprint"`
-}
-
-// SnapshotLimits are what bounds dispatch now.
-type SnapshotLimits struct {
-	Live        int `json:"live"`
-	Slots       int `json:"slots"` // over the conductors that are online
-	MaxAttempts int `json:"max_attempts"`
-	ClusterCap  int `json:"cluster_cap"` // of the project; 0 for none or for all projects
-}
-
 // Snapshot returns the state of a project by id or key, or of every project for "".
-func (h *Hub) Snapshot(ctx context.Context, p auth.Principal, project string) (Snapshot, error) {
-	return read(ctx, h, p, func(r *reader) (Snapshot, error) {
-		s := Snapshot{At: r.now, Running: []SnapshotRun{}, Waiting: []domain.Ticket{}, Held: []domain.Ticket{}, Machines: []domain.Ticket{}}
+func (h *Hub) Snapshot(ctx context.Context, p auth.Principal, project string) (domain.Snapshot, error) {
+	return read(ctx, h, p, func(r *reader) (domain.Snapshot, error) {
+		s := domain.Snapshot{At: r.now, Running: []domain.SnapshotRun{}, Waiting: []domain.Ticket{}, Held: []domain.Ticket{}, Machines: []domain.Ticket{}}
 		s.Limits.MaxAttempts = h.limits.MaxAttempts
 		only := r.project
 		if project != "" {
@@ -409,7 +372,7 @@ func (h *Hub) Snapshot(ctx context.Context, p auth.Principal, project string) (S
 	})
 }
 
-func (r *reader) snapshot(s *Snapshot, q store.Query, only string) error {
+func (r *reader) snapshot(s *domain.Snapshot, q store.Query, only string) error {
 	cons, _, err := r.Tx.Conductors(q)
 	if err != nil {
 		return err
@@ -440,7 +403,7 @@ func (r *reader) snapshot(s *Snapshot, q store.Query, only string) error {
 		if err != nil {
 			return err
 		}
-		s.Running = append(s.Running, SnapshotRun{Run: run, Ticket: k})
+		s.Running = append(s.Running, domain.SnapshotRun{Run: run, Ticket: k})
 	}
 	tickets, _, err := r.Tx.Tickets(q)
 	if err != nil {

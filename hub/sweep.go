@@ -10,8 +10,8 @@ import (
 	"gaia/hub/store"
 )
 
-// sweepEvery is the time between two sweeps.
-const sweepEvery = time.Second
+// SweepEvery is the time between two sweeps that a hub is made for.
+const SweepEvery = time.Second
 
 // jump is by how much two clocks may drift apart, or a sweep be late, before the hub takes it for a set clock, a suspend
 // or a stopped process, during which nobody could renew a lease.
@@ -31,7 +31,7 @@ func (h *Hub) read() reading {
 // suspended, or the hub did not run.
 func slept(a, b reading) bool {
 	mono, boot, wall := b.mono-a.mono, b.boot-a.boot, b.wall.Sub(a.wall)
-	return mono > jump+sweepEvery || boot-mono > jump || (wall-boot).Abs() > jump
+	return mono > jump+SweepEvery || boot-mono > jump || (wall-boot).Abs() > jump
 }
 
 // Open gives every live lease a fresh lifetime: nobody could renew it while the hub was down. It must be called once,
@@ -81,20 +81,6 @@ func (h *Hub) refresh(ctx context.Context) error {
 	}
 	h.awake = now
 	return nil
-}
-
-// Tend sweeps until ctx ends. beat, where not nil, is called after each sweep that worked.
-func (h *Hub) Tend(ctx context.Context, beat func()) error {
-	for {
-		if err := h.Sweep(ctx); err != nil && ctx.Err() == nil {
-			h.log.Error().Err(err).Msg("cannot look after the leases; trying again")
-		} else if beat != nil {
-			beat()
-		}
-		if err := h.clock.Sleep(ctx, sweepEvery); err != nil {
-			return err
-		}
-	}
 }
 
 // Sweep is one look at leases and conductors: it expires runs whose lease ran out while the hub was up, awake and able to

@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"gaia/domain"
-	"gaia/hub"
-	"gaia/hub/store"
 )
 
 // pageSize is the largest page that the hub gives.
@@ -173,7 +171,7 @@ func (c *Client) CreateProject(ctx context.Context, p domain.Project) (domain.Pr
 }
 
 // PatchProject changes a project.
-func (c *Client) PatchProject(ctx context.Context, ref string, p hub.ProjectPatch) (domain.Project, error) {
+func (c *Client) PatchProject(ctx context.Context, ref string, p domain.ProjectPatch) (domain.Project, error) {
 	return send[domain.Project](ctx, c, projects, http.MethodPatch, ref, p)
 }
 
@@ -281,8 +279,8 @@ func (c *Client) Drain(ctx context.Context, ref string, draining bool) (domain.C
 }
 
 // Labels lists the labels in use.
-func (c *Client) Labels(ctx context.Context) ([]store.Label, error) {
-	return list[store.Label](ctx, c, labels, Query{})
+func (c *Client) Labels(ctx context.Context) ([]domain.Label, error) {
+	return list[domain.Label](ctx, c, labels, Query{})
 }
 
 // Users lists the users.
@@ -324,17 +322,17 @@ func (c *Client) decide(ctx context.Context, ref, verb string, body any) (domain
 }
 
 // Why says for each conductor which gates let a ticket through.
-func (c *Client) Why(ctx context.Context, ticket string) (hub.Why, error) {
-	return view[hub.Why](ctx, c, "why?ticket="+url.QueryEscape(ticket))
+func (c *Client) Why(ctx context.Context, ticket string) (domain.Why, error) {
+	return view[domain.Why](ctx, c, "why?ticket="+url.QueryEscape(ticket))
 }
 
 // Snapshot returns the state of a project by id or key, or of all for "".
-func (c *Client) Snapshot(ctx context.Context, project string) (hub.Snapshot, error) {
+func (c *Client) Snapshot(ctx context.Context, project string) (domain.Snapshot, error) {
 	path := "snapshot"
 	if project != "" {
 		path += "?project=" + url.QueryEscape(project)
 	}
-	return view[hub.Snapshot](ctx, c, path)
+	return view[domain.Snapshot](ctx, c, path)
 }
 
 // Workflows returns the state machines.

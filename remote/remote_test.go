@@ -17,7 +17,6 @@ import (
 	"go.uber.org/goleak"
 
 	"gaia/domain"
-	"gaia/hub"
 	"gaia/internal/hubtest"
 	"gaia/remote"
 )
@@ -37,7 +36,7 @@ func TestPeopleCalls(t *testing.T) {
 	p, err := c.CreateProject(ctx, domain.Project{Key: "SHOP", Slug: "shop", Members: []string{"bo"}, Repos: []string{"git@x:y"}})
 	require.NoError(t, err)
 	require.Equal(t, []string{"bo"}, p.Members)
-	p, err = c.PatchProject(ctx, p.ID, hub.ProjectPatch{Name: ptr("The shop"), Settings: &domain.ProjectSettings{ClusterCap: 4, Agent: "script"}})
+	p, err = c.PatchProject(ctx, p.ID, domain.ProjectPatch{Name: ptr("The shop"), Settings: &domain.ProjectSettings{ClusterCap: 4, Agent: "script"}})
 	require.NoError(t, err)
 	require.Equal(t, 4, p.Settings.ClusterCap)
 	byKey, err := c.ProjectByKey(ctx, "SHOP")

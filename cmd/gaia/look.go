@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"gaia/domain"
-	"gaia/hub"
 	"gaia/internal/render"
 	"gaia/remote"
 )
@@ -176,7 +175,7 @@ func (a *app) whyCommand() *cobra.Command {
 	return cmd
 }
 
-func whyText(w io.Writer, why hub.Why) error {
+func whyText(w io.Writer, why domain.Why) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s  %s\n", render.Clean(why.Ticket.Identifier), why.Ticket.State, render.Clean(why.Ticket.Title))
 	if len(why.Conductors) == 0 {
@@ -230,7 +229,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 	return cmd
 }
 
-func snapshotText(w io.Writer, s hub.Snapshot) error {
+func snapshotText(w io.Writer, s domain.Snapshot) error {
 	var b strings.Builder
 	now := time.Now()
 	fmt.Fprintf(&b, "%d of %d slots in use, %d runs in all\n", s.Limits.Live, s.Limits.Slots, s.Totals.Runs)

@@ -37,6 +37,7 @@ type Hub interface {
 	Changed() <-chan struct{}
 	Events(ctx context.Context, p auth.Principal, after int64, limit int) ([]domain.Event, int64, error)
 	Head(ctx context.Context, p auth.Principal) (int64, [32]byte, error)
+	Newest(ctx context.Context, p auth.Principal) (int64, error)
 
 	Projects(ctx context.Context, p auth.Principal, q store.Query) ([]domain.Project, int, error)
 	Project(ctx context.Context, p auth.Principal, ref string) (domain.Project, error)
@@ -48,15 +49,15 @@ type Hub interface {
 	Conductor(ctx context.Context, p auth.Principal, ref string) (domain.Conductor, error)
 	Comments(ctx context.Context, p auth.Principal, q store.Query) ([]domain.Comment, int, error)
 	Comment(ctx context.Context, p auth.Principal, id string) (domain.Comment, error)
-	Labels(ctx context.Context, p auth.Principal) ([]store.Label, error)
+	Labels(ctx context.Context, p auth.Principal) ([]domain.Label, error)
 	Users(ctx context.Context, p auth.Principal) ([]domain.User, error)
-	Why(ctx context.Context, p auth.Principal, ref string) (hub.Why, error)
-	Snapshot(ctx context.Context, p auth.Principal, project string) (hub.Snapshot, error)
+	Why(ctx context.Context, p auth.Principal, ref string) (domain.Why, error)
+	Snapshot(ctx context.Context, p auth.Principal, project string) (domain.Snapshot, error)
 	Assignment(ctx context.Context, p auth.Principal, run string) (*domain.Assignment, error)
 	OwnRuns(ctx context.Context, p auth.Principal) ([]domain.Run, error)
 
 	CreateProject(ctx context.Context, c hub.Call, p domain.Project) (domain.Project, error)
-	PatchProject(ctx context.Context, c hub.Call, id string, patch hub.ProjectPatch) (domain.Project, error)
+	PatchProject(ctx context.Context, c hub.Call, id string, patch domain.ProjectPatch) (domain.Project, error)
 	PutUser(ctx context.Context, c hub.Call, u domain.User) (domain.User, error)
 	CreateTicket(ctx context.Context, c hub.Call, d domain.TicketDraft) (domain.Ticket, error)
 	PatchTicket(ctx context.Context, c hub.Call, ref string, p domain.TicketPatch) (domain.Ticket, error)

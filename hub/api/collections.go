@@ -115,7 +115,7 @@ var collections = []collection{
 			})
 		},
 		patch: func(ctx context.Context, h Hub, c hub.Call, ref string, in input) (any, error) {
-			var p hub.ProjectPatch
+			var p domain.ProjectPatch
 			if err := in.into(&p, true, nil); err != nil {
 				return nil, err
 			}
@@ -168,7 +168,7 @@ var collections = []collection{
 	},
 	{
 		res: resourceByType(typeLabel), list: small(Hub.Labels),
-		get: among("label", Hub.Labels, func(l store.Label) string { return l.Name }),
+		get: among("label", Hub.Labels, func(l domain.Label) string { return l.Name }),
 	},
 	{
 		res: resourceByType(typeUser), list: small(Hub.Users),

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"gaia/hub/auth"
 )
 
 const (
@@ -41,7 +40,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx := r.Context()
 	if now {
-		if after, err = s.newest(r, p); err != nil {
+		if after, err = s.hub.Newest(r.Context(), p); err != nil {
 			return err
 		}
 	}
@@ -156,14 +155,4 @@ func startAfter(r *http.Request) (after int64, now bool, err error) {
 		return 0, false, newProblem(http.StatusBadRequest, "parameter", src, "%s is a sequence number from 0, or now", name)
 	}
 	return after, false, nil
-}
-
-// newest returns the sequence number of the log's end. How long the log is, whoever may read events sees anyway; its
-// head is asked for in the owner's name, because that is how Hub offers it.
-func (s *Server) newest(r *http.Request, p auth.Principal) (int64, error) {
-	if err := p.May(auth.Read); err != nil {
-		return 0, err
-	}
-	seq, _, err := s.hub.Head(r.Context(), auth.Principal{Kind: auth.Owner})
-	return seq, err
 }

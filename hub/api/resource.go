@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"gaia/domain"
-	"gaia/hub/store"
 )
 
 // relation is a reference from one resource to others.
@@ -95,7 +94,7 @@ var resources = []*resource{
 	}}),
 	define(resource{typ: typeComment, of: reflect.TypeFor[domain.Comment](), rename: map[string]string{"comment_type": "type"},
 		rels: []relation{{"ticket_id", "ticket", typeTicket, false}}}),
-	define(resource{typ: typeLabel, of: reflect.TypeFor[store.Label](), id: "name"}),
+	define(resource{typ: typeLabel, of: reflect.TypeFor[domain.Label](), id: "name"}),
 	define(resource{typ: typeUser, of: reflect.TypeFor[domain.User]()}),
 }
 

@@ -32,7 +32,6 @@ import (
 var ErrConfig = errors.New("bad configuration")
 
 const (
-	sweepEvery = time.Second
 	readyEvery = 30 * time.Second // each look is a small write to the disk
 	stopTime   = 10 * time.Second // for requests that are under way
 )
@@ -188,7 +187,7 @@ func tend(ctx context.Context, o Options, h *hub.Hub, where string) error {
 		}
 		lost = err
 		o.Notify("WATCHDOG=1")
-		if err := o.Clock.Sleep(ctx, sweepEvery); err != nil {
+		if err := o.Clock.Sleep(ctx, hub.SweepEvery); err != nil {
 			return err
 		}
 	}

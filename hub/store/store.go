@@ -93,7 +93,7 @@ type Tx interface {
 	Comments(Query) ([]domain.Comment, int, error)
 	PutComment(domain.Comment) error
 	// Labels returns every label in use on tickets, sorted, with how many tickets carry it.
-	Labels() ([]Label, error)
+	Labels() ([]domain.Label, error)
 
 	// PutToken stores who a token is; only its SHA-256 is known. A token of the same holder is replaced.
 	PutToken(Token) error
@@ -107,12 +107,6 @@ type Tx interface {
 
 	// Append adds one entry to the log. Seq is set by the store; Time, Kind, Actor, Type and Object must be set.
 	Append(domain.Event) error
-}
-
-// Label is a label in use.
-type Label struct {
-	Name    string `json:"name"`
-	Tickets int    `json:"tickets"`
 }
 
 // TokenKind says what a token's holder is.

@@ -231,11 +231,11 @@ func (x *tx) Comment(id string) (domain.Comment, error)             { return com
 func (x *tx) Comments(q store.Query) ([]domain.Comment, int, error) { return comments.find(x, q) }
 func (x *tx) PutComment(c domain.Comment) error                     { return comments.put(x, c) }
 
-func (x *tx) Labels() ([]store.Label, error) {
-	var out []store.Label
+func (x *tx) Labels() ([]domain.Label, error) {
+	var out []domain.Label
 	err := x.query("reading labels", "SELECT value, count(*) FROM ticket_labels GROUP BY value ORDER BY value", nil,
 		func(scan func(...any) error) error {
-			var l store.Label
+			var l domain.Label
 			err := scan(&l.Name, &l.Tickets)
 			out = append(out, l)
 			return err

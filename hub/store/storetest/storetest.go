@@ -432,7 +432,7 @@ func testRollback(t *testing.T, s store.Store) {
 			require.ErrorIs(t, second(tx.LiveRun(before.ID)), domain.ErrNotFound)
 			require.ErrorIs(t, second(tx.TokenByHash([32]byte{1})), domain.ErrNotFound)
 			require.ErrorIs(t, second(tx.Answer("p", "k", time.Time{})), domain.ErrNotFound)
-			same(t, []store.Label{{Name: "old", Tickets: 1}})(tx.Labels())
+			same(t, []domain.Label{{Name: "old", Tickets: 1}})(tx.Labels())
 			return nil
 		})
 		seq, _, err := s.Head(context.Background())
@@ -661,12 +661,12 @@ func testLabels(t *testing.T, s store.Store) {
 	a.Labels, b.Labels = []string{"ui", "api"}, []string{"ui"}
 	update(t, s, func(tx store.Tx) error {
 		require.NoError(t, errors.Join(tx.PutTicket(a), tx.PutTicket(b)))
-		same(t, []store.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 2}})(tx.Labels())
+		same(t, []domain.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 2}})(tx.Labels())
 		b.Labels = nil
 		return tx.PutTicket(b)
 	})
 	view(t, s, func(tx store.Tx) error {
-		same(t, []store.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 1}})(tx.Labels())
+		same(t, []domain.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 1}})(tx.Labels())
 		return nil
 	})
 }
