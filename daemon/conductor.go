@@ -412,7 +412,7 @@ func (d *Conductor) inFlight() []*run {
 
 // undo takes a claim back: the waiting host, if there is one, is stopped first.
 func (d *Conductor) undo(ctx context.Context, r *run, note string) error {
-	verdict := domain.FailReport{Reason: domain.ReasonUndone, Note: note}
+	verdict := domain.Failure{Reason: domain.ReasonUndone, Note: note}
 	if err := d.condemn(ctx, r, verdict); err != nil {
 		return err
 	}
@@ -425,7 +425,7 @@ func (d *Conductor) undo(ctx context.Context, r *run, note string) error {
 }
 
 // condemn writes down that a run is to fail and how, then ends its session. The order makes the reason survive a crash.
-func (d *Conductor) condemn(ctx context.Context, r *run, verdict domain.FailReport) error {
+func (d *Conductor) condemn(ctx context.Context, r *run, verdict domain.Failure) error {
 	if err := writeFile(r.folder, fileVerdict, verdict); err != nil {
 		return err
 	}
@@ -521,7 +521,7 @@ func (d *Conductor) StopRun(ctx context.Context, which string) error {
 	if found == nil {
 		return fmt.Errorf("no live run %q on this conductor: %w", which, domain.ErrNotFound)
 	}
-	err := d.condemn(ctx, found, domain.FailReport{Reason: domain.ReasonStopped, Note: "stopped by a person on the conductor's machine", Hold: true})
+	err := d.condemn(ctx, found, domain.Failure{Reason: domain.ReasonStopped, Note: "stopped by a person on the conductor's machine", Hold: true})
 	d.Wake()
 	return err
 }

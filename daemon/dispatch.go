@@ -20,13 +20,13 @@ const maxTries = 3
 
 // failure is a dispatch that ends the run with a reason.
 type failure struct {
-	domain.FailReport
+	domain.Failure
 }
 
 func (f *failure) Error() string { return string(f.Reason) + ": " + f.Note }
 
 func fails(reason domain.Reason, format string, a ...any) *failure {
-	return &failure{domain.FailReport{Reason: reason, Note: fmt.Sprintf(format, a...)}}
+	return &failure{domain.Failure{Reason: reason, Note: fmt.Sprintf(format, a...)}}
 }
 
 // dispatch leads a claimed run to a running agent. It may be begun anew after an interruption at any point: each step
@@ -72,10 +72,10 @@ func (d *Conductor) dispatch(ctx context.Context, r *run) error {
 		f = fails(domain.ReasonInternal, "%v", err)
 	}
 	d.runLog(r).Error().Str(log.Reason, string(f.Reason)).Msgf("run %d cannot be started: %s", a.Run.Number, f.Note)
-	if err := d.condemn(ctx, r, f.FailReport); err != nil {
+	if err := d.condemn(ctx, r, f.Failure); err != nil {
 		return err
 	}
-	return d.sendFail(ctx, r, f.FailReport)
+	return d.sendFail(ctx, r, f.Failure)
 }
 
 // errInterrupted ends a run's work without a verdict.
@@ -84,7 +84,7 @@ var errInterrupted = errors.New("interrupted")
 // assign makes sure that the assignment is at hand and the spec is written.
 func (d *Conductor) assign(ctx context.Context, r *run) (*domain.Assignment, error) {
 	d.mu.Lock()
-	a, spec := r.assignment, r.spec
+	a := r.assignment
 	d.mu.Unlock()
 	if a == nil {
 		if err := d.at("asking for the assignment"); err != nil {
@@ -103,7 +103,9 @@ func (d *Conductor) assign(ctx context.Context, r *run) (*domain.Assignment, err
 	if err := d.at("writing the spec"); err != nil {
 		return nil, err
 	}
-	if _, err := r.folder.Load(); errors.Is(err, domain.ErrNotFound) {
+	spec, err := r.folder.Load()
+	switch {
+	case errors.Is(err, domain.ErrNotFound):
 		spec = session.Spec{
 			Run: r.id, Ticket: a.Ticket.ID, Identifier: a.Ticket.Identifier, Title: a.Ticket.Title, Instance: d.cfg.Instance,
 			Prefix: d.cfg.Prefix, Project: a.Project.Key, Number: a.Run.Number, Attempt: a.Run.Attempt, State: a.Run.StateAtStart,
@@ -113,9 +115,7 @@ func (d *Conductor) assign(ctx context.Context, r *run) (*domain.Assignment, err
 		if _, err := session.Create(string(r.folder), spec, ""); err != nil {
 			return nil, err
 		}
-	} else if err != nil {
-		return nil, err
-	} else if spec, err = r.folder.Load(); err != nil {
+	case err != nil:
 		return nil, err
 	}
 	d.mu.Lock()

@@ -16,7 +16,7 @@ import (
 const (
 	fileClaim   = "claim.json"   // claimFile; the question that reserved the folder
 	fileBegin   = "begin.json"   // domain.StartReport; written before the tree file
-	fileVerdict = "verdict.json" // domain.FailReport; the run is to fail with this
+	fileVerdict = "verdict.json" // domain.Failure; the run is to fail with this
 	maxOwnFile  = 1 << 20
 )
 

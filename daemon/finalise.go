@@ -21,7 +21,7 @@ func (d *Conductor) reportEnd(ctx context.Context, r *run) error {
 	if folder == "" {
 		return d.sendFail(ctx, r, withoutFolder(fate))
 	}
-	verdict, err := readFile[domain.FailReport](folder, fileVerdict)
+	verdict, err := readFile[domain.Failure](folder, fileVerdict)
 	switch {
 	case err == nil:
 		// What was decided here may have been interrupted before the session was ended.
@@ -42,51 +42,51 @@ func (d *Conductor) reportEnd(ctx context.Context, r *run) error {
 }
 
 // withoutFolder is the report on a run of which nothing is here: no folder, no session.
-func withoutFolder(f domain.Fate) domain.FailReport {
+func withoutFolder(f domain.Fate) domain.Failure {
 	if f.State == domain.RunClaimed {
-		return domain.FailReport{Reason: domain.ReasonUndone, Note: "the run folder is not there, so nothing was started"}
+		return domain.Failure{Reason: domain.ReasonUndone, Note: "the run folder is not there, so nothing was started"}
 	}
-	return domain.FailReport{Reason: domain.ReasonSessionLost, Note: "neither session nor run folder is there"}
+	return domain.Failure{Reason: domain.ReasonSessionLost, Note: "neither session nor run folder is there"}
 }
 
 // judge derives from what a session left why it ended.
-func (d *Conductor) judge(ctx context.Context, folder session.Folder) (domain.FailReport, error) {
+func (d *Conductor) judge(ctx context.Context, folder session.Folder) (domain.Failure, error) {
 	rec, err := folder.Record()
 	if errors.Is(err, domain.ErrNotFound) {
 		return d.judgeLost(folder)
 	}
 	if err != nil {
-		return domain.FailReport{Reason: domain.ReasonInternal, Note: err.Error()}, nil // a damaged record never heals
+		return domain.Failure{Reason: domain.ReasonInternal, Note: err.Error()}, nil // a damaged record never heals
 	}
 	reason, note := session.Reason(rec)
 	if reason == "" {
 		// Somebody asked for the end, and it was not this conductor, which writes its verdict down first.
 		reason, note = domain.ReasonSessionLost, "the session was stopped on its machine"
 	}
-	verdict := domain.FailReport{Reason: reason, Note: note}
+	verdict := domain.Failure{Reason: reason, Note: note}
 	if reason != domain.ReasonAgentExit {
 		return verdict, nil
 	}
 	// The agent ended by itself: only its profile can tell a usage limit or a missing login from any other exit.
 	if rep, ok := d.agentReport(ctx, folder); ok && rep.Reason != "" {
-		verdict = domain.FailReport{Reason: rep.Reason, Note: cmp.Or(rep.Note, note), Until: rep.Until}
+		verdict = domain.Failure{Reason: rep.Reason, Note: cmp.Or(rep.Note, note), Until: rep.Until}
 	}
 	return verdict, nil
 }
 
-func (d *Conductor) judgeLost(folder session.Folder) (domain.FailReport, error) {
+func (d *Conductor) judgeLost(folder session.Folder) (domain.Failure, error) {
 	started, err := folder.Started()
 	if err != nil {
-		return domain.FailReport{Reason: domain.ReasonSessionLost, Note: "the session is gone and left no record"}, nil
+		return domain.Failure{Reason: domain.ReasonSessionLost, Note: "the session is gone and left no record"}, nil
 	}
 	boot, err := d.cfg.Machine.BootID()
 	if err != nil {
-		return domain.FailReport{}, err
+		return domain.Failure{}, err
 	}
 	if started.BootID != "" && started.BootID != boot {
-		return domain.FailReport{Reason: domain.ReasonMachineLost, Note: "the machine was started anew while the run was under way"}, nil
+		return domain.Failure{Reason: domain.ReasonMachineLost, Note: "the machine was started anew while the run was under way"}, nil
 	}
-	return domain.FailReport{Reason: domain.ReasonSessionLost, Note: "the unit vanished without leaving a record"}, nil
+	return domain.Failure{Reason: domain.ReasonSessionLost, Note: "the unit vanished without leaving a record"}, nil
 }
 
 // stall ends a run whose agent waits for an answer that nobody gives, unless a person is attached to it right now.
@@ -95,14 +95,14 @@ func (d *Conductor) stall(ctx context.Context, r *run) error {
 	if err != nil || attached {
 		return err // unknown is no reason to end anything
 	}
-	verdict := domain.FailReport{Reason: domain.ReasonStalled, Note: "the agent waited for an answer, and nobody was attached (gaia attach)"}
+	verdict := domain.Failure{Reason: domain.ReasonStalled, Note: "the agent waited for an answer, and nobody was attached (gaia attach)"}
 	if err := d.condemn(ctx, r, verdict); err != nil {
 		return err
 	}
 	return d.sendFail(ctx, r, verdict)
 }
 
-func (d *Conductor) sendFail(ctx context.Context, r *run, verdict domain.FailReport) error {
+func (d *Conductor) sendFail(ctx context.Context, r *run, verdict domain.Failure) error {
 	if err := d.at("telling the hub that the run failed"); err != nil {
 		return err
 	}

@@ -458,7 +458,7 @@ func (d *Conductor) view(r *run, boot string) view {
 	v.tree = has(err)
 	_, err = folder.Record()
 	v.record = has(err)
-	_, err = readFile[domain.FailReport](folder, fileVerdict)
+	_, err = readFile[domain.Failure](folder, fileVerdict)
 	v.verdict = has(err)
 	if a, err := folder.Activity(); err == nil {
 		// Only an idleness that began after the state write is the end of the turn in which it was made.

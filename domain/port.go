@@ -21,7 +21,7 @@ type Remote interface {
 	// Start marks a claimed run running. On an ended run it changes nothing and returns its fate.
 	Start(ctx context.Context, run string, s StartReport) (Fate, error)
 	// Fail ends a live run. On an ended run it changes nothing and returns its fate.
-	Fail(ctx context.Context, run string, f FailReport) (Fate, error)
+	Fail(ctx context.Context, run string, f Failure) (Fate, error)
 	// Finalise closes an ended run. It may be repeated.
 	Finalise(ctx context.Context, run string, f FinaliseReport) error
 	// Runs returns this conductor's runs that are live or not finalised, oldest first.
@@ -106,14 +106,6 @@ type StartReport struct {
 	Agent        string `json:"agent"`
 	Permissions  string `json:"permissions"`
 	Log          string `json:"log"`
-}
-
-// FailReport says why a run failed.
-type FailReport struct {
-	Reason Reason `json:"reason"`
-	Note   string `json:"note"`
-	Until  Time   `json:"until"` // limited: when it resets
-	Hold   bool   `json:"hold"`
 }
 
 // FinaliseReport is what a conductor found when it closed a run.

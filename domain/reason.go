@@ -124,10 +124,10 @@ func (l Limits) Backoff(n int) time.Duration {
 
 // Failure is how a run failed, as its conductor (or the hub's own sweep) reports it.
 type Failure struct {
-	Reason Reason
-	Note   string // shown to people
-	Until  Time   // limited: when the limit is said to reset
-	Hold   bool   // hold the ticket at once, with Reason and Note
+	Reason Reason `json:"reason"`
+	Note   string `json:"note"`  // shown to people
+	Until  Time   `json:"until"` // limited: when the limit is said to reset
+	Hold   bool   `json:"hold"`  // hold the ticket at once, with Reason and Note
 }
 
 // Fail records on t that its run failed. It sets attempts, wait and hold, and nothing else.

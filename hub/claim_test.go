@@ -143,7 +143,7 @@ func TestWhyAgreesWithTheClaim(t *testing.T) {
 					case 0:
 						owner.start(a)
 					case 1:
-						owner.fail(a, domain.FailReport{Reason: rapid.SampledFrom(domain.Reasons()).Draw(rt, "reason")})
+						owner.fail(a, domain.Failure{Reason: rapid.SampledFrom(domain.Reasons()).Draw(rt, "reason")})
 					case 2:
 						if b.run(a.Run.ID).State.Ended() {
 							owner.finalise(a.Run.ID, domain.FinaliseReport{Unpushed: rapid.Bool().Draw(rt, "unpushed")})

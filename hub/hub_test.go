@@ -129,7 +129,7 @@ func (w worker) beat() domain.Pulse {
 	return p
 }
 
-func (w worker) fail(a *domain.Assignment, r domain.FailReport) {
+func (w worker) fail(a *domain.Assignment, r domain.Failure) {
 	w.b.t.Helper()
 	_, err := w.b.hub.Fail(w.b.ctx, w.call, a.Run.ID, r)
 	require.NoError(w.b.t, err)
@@ -305,7 +305,7 @@ func TestTheThirdFailureHolds(t *testing.T) {
 		a := b.shop.mustClaim()
 		require.Equal(t, i, a.Run.Attempt)
 		b.shop.start(a)
-		b.shop.fail(a, domain.FailReport{Reason: domain.ReasonAgentExit, Note: "exit status 3"})
+		b.shop.fail(a, domain.Failure{Reason: domain.ReasonAgentExit, Note: "exit status 3"})
 		require.Equal(t, domain.RunFailed, b.run(a.Run.ID).State)
 		b.shop.finalise(a.Run.ID, domain.FinaliseReport{})
 		require.Nil(t, b.shop.claim(), "it waits before it is tried again")
@@ -328,7 +328,7 @@ func TestStartAndFailOfAnEndedRunChangeNothing(t *testing.T) {
 	require.NoError(t, b.move(b.agent(a), k.ID, "review"), "a quick agent writes before start arrives")
 	n := len(b.events())
 	require.Equal(t, domain.RunDone, b.shop.start(a).State)
-	f, err := b.hub.Fail(b.ctx, b.shop.call, a.Run.ID, domain.FailReport{Reason: domain.ReasonAgentExit})
+	f, err := b.hub.Fail(b.ctx, b.shop.call, a.Run.ID, domain.Failure{Reason: domain.ReasonAgentExit})
 	require.NoError(t, err)
 	require.Equal(t, domain.RunDone, f.State)
 	require.Len(t, b.events(), n)
@@ -343,7 +343,7 @@ func TestWhereTheWorkLies(t *testing.T) {
 	k := b.ticket(domain.TicketDraft{Workflow: domain.Chore, State: "coding"})
 	first := b.shop.mustClaim()
 	b.shop.start(first)
-	b.shop.fail(first, domain.FailReport{Reason: domain.ReasonSessionLost})
+	b.shop.fail(first, domain.Failure{Reason: domain.ReasonSessionLost})
 	b.shop.finalise(first.Run.ID, domain.FinaliseReport{Unpushed: true})
 	b.pass(time.Minute, b.shop, other)
 	require.Nil(t, other.claim(), "only the conductor with the tree may claim")

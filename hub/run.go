@@ -207,7 +207,7 @@ func (h *Hub) Start(ctx context.Context, c Call, id string, s domain.StartReport
 }
 
 // Fail ends a live run of the caller. An ended run stays as it is.
-func (h *Hub) Fail(ctx context.Context, c Call, id string, f domain.FailReport) (domain.Fate, error) {
+func (h *Hub) Fail(ctx context.Context, c Call, id string, f domain.Failure) (domain.Fate, error) {
 	return write(ctx, h, c, auth.Lease, func(t *tx) (domain.Fate, error) {
 		if !f.Reason.EndsRun() {
 			return domain.Fate{}, invalid("reason", "%q is none of %v", f.Reason, domain.Reasons())
@@ -216,7 +216,8 @@ func (h *Hub) Fail(ctx context.Context, c Call, id string, f domain.FailReport) 
 		if err != nil || r.State.Ended() {
 			return domain.FateOf(r), err
 		}
-		err = t.fail(&r, domain.RunFailed, domain.Failure{Reason: f.Reason, Note: cut(f.Note, domain.MaxTitle), Until: f.Until, Hold: f.Hold})
+		f.Note = cut(f.Note, domain.MaxTitle)
+		err = t.fail(&r, domain.RunFailed, f)
 		return domain.FateOf(r), err
 	})
 }

@@ -70,7 +70,7 @@ func (c *Client) Start(ctx context.Context, run string, s domain.StartReport) (d
 }
 
 // Fail implements domain.Remote.
-func (c *Client) Fail(ctx context.Context, run string, f domain.FailReport) (domain.Fate, error) {
+func (c *Client) Fail(ctx context.Context, run string, f domain.Failure) (domain.Fate, error) {
 	return operate[domain.Fate](ctx, c, "runs/"+url.PathEscape(run)+"/fail", f)
 }
 

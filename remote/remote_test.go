@@ -160,7 +160,7 @@ func TestRunLife(t *testing.T) {
 	unfinished, err := con.Runs(ctx)
 	require.NoError(t, err)
 	require.Len(t, unfinished, 1)
-	fate, err = con.Fail(ctx, a.Run.ID, domain.FailReport{Reason: domain.ReasonAgentExit, Note: "late"})
+	fate, err = con.Fail(ctx, a.Run.ID, domain.Failure{Reason: domain.ReasonAgentExit, Note: "late"})
 	require.NoError(t, err)
 	require.Equal(t, domain.RunDone, fate.State, "an ended run keeps its fate")
 	require.NoError(t, con.Finalise(ctx, a.Run.ID, domain.FinaliseReport{EndSHA: "def", Footprint: &domain.Footprint{TokensIn: 10}}))
@@ -501,7 +501,9 @@ func TestNoHubThere(t *testing.T) {
 	for name, fn := range map[string]http.HandlerFunc{
 		"html":     func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>hello</html>") },
 		"not json": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) },
-		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, 307) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+		},
 	} {
 		srv := httptest.NewServer(fn)
 		c, err := remote.New(remote.Options{Hub: srv.URL})

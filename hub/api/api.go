@@ -75,7 +75,7 @@ type Hub interface {
 	Parting(ctx context.Context, c hub.Call) error
 	Claim(ctx context.Context, c hub.Call, q domain.ClaimRequest) (*domain.Assignment, error)
 	Start(ctx context.Context, c hub.Call, id string, s domain.StartReport) (domain.Fate, error)
-	Fail(ctx context.Context, c hub.Call, id string, f domain.FailReport) (domain.Fate, error)
+	Fail(ctx context.Context, c hub.Call, id string, f domain.Failure) (domain.Fate, error)
 	Finalise(ctx context.Context, c hub.Call, id string, f domain.FinaliseReport) error
 }
 

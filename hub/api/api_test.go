@@ -350,7 +350,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 					header = append(header, "Authorization", "Bearer "+token(t, s.file))
 				}
 				if e.path == "/gaia/v1/runs/$RUN/finalise" && refused == nil {
-					_, err := s.con.Fail(t.Context(), s.run, domain.FailReport{Reason: domain.ReasonUndone})
+					_, err := s.con.Fail(t.Context(), s.run, domain.Failure{Reason: domain.ReasonUndone})
 					require.NoError(t, err)
 				}
 				r := newCaller(t, s.h, kind == auth.Nobody, header...).do(e.method, s.fill.Replace(e.path), s.fill.Replace(e.body))

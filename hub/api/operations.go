@@ -153,7 +153,7 @@ var operations = map[string]methods{
 	"runs/{id}/start": post(op(func(ctx context.Context, h Hub, c hub.Call, id string, s domain.StartReport) (any, error) {
 		return h.Start(ctx, c, id, s)
 	})),
-	"runs/{id}/fail": post(op(func(ctx context.Context, h Hub, c hub.Call, id string, f domain.FailReport) (any, error) {
+	"runs/{id}/fail": post(op(func(ctx context.Context, h Hub, c hub.Call, id string, f domain.Failure) (any, error) {
 		return h.Fail(ctx, c, id, f)
 	})),
 	"runs/{id}/finalise": post(op(func(ctx context.Context, h Hub, c hub.Call, id string, f domain.FinaliseReport) (any, error) {

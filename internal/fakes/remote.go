@@ -398,7 +398,7 @@ func (c *Client) Start(_ context.Context, run string, s domain.StartReport) (dom
 }
 
 // Fail implements domain.Remote.
-func (c *Client) Fail(_ context.Context, run string, f domain.FailReport) (domain.Fate, error) {
+func (c *Client) Fail(_ context.Context, run string, f domain.Failure) (domain.Fate, error) {
 	return call(c, "Fail", func(h *Hub) (domain.Fate, error) {
 		r := h.runLocked(run)
 		if r == nil {
@@ -409,7 +409,7 @@ func (c *Client) Fail(_ context.Context, run string, f domain.FailReport) (domai
 		}
 		if r.State.Live() {
 			h.endLocked(r, domain.RunFailed, f.Reason, f.Note)
-			h.ticketLocked(r.Ticket).Fail(domain.Failure{Reason: f.Reason, Note: f.Note, Until: f.Until, Hold: f.Hold}, domain.DefaultLimits(), domain.At(h.Clock.Now()))
+			h.ticketLocked(r.Ticket).Fail(f, domain.DefaultLimits(), domain.At(h.Clock.Now()))
 		}
 		return domain.FateOf(*r), nil
 	})
