@@ -167,7 +167,9 @@ func (s stage) follow(identifier string) (int, error) {
 		}
 		if t.State != state {
 			state = t.State
-			fmt.Fprintf(s.out, "%s is in %s\n", identifier, state)
+			if err := s.show("gaia", "board"); err != nil {
+				return 0, err
+			}
 		}
 		open := 0
 		for _, r := range t.Runs {
