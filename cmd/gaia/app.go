@@ -88,6 +88,9 @@ func (a *app) explain(err error) string {
 			text += "\nIs it running? gaia hub status, or start it: systemctl --user start " + a.names().HubSocket()
 		}
 	}
+	if errors.Is(err, domain.ErrStorage) && !strings.Contains(text, "gaia ") {
+		text += "\nThe hub answers but cannot write to its database, so nothing was changed; it goes on by itself once it can. See why: gaia hub status"
+	}
 	return text
 }
 
