@@ -151,7 +151,7 @@ type ticket struct {
 
 // follow tells a ticket's story until it is done and its last run is closed. It returns the number of runs.
 func (s stage) follow(identifier string) (int, error) {
-	var state string
+	var state, shown string
 	comments := 0
 	for {
 		text, err := s.output("gaia", "ticket", "show", identifier, "-o", "json")
@@ -165,8 +165,15 @@ func (s stage) follow(identifier string) (int, error) {
 		for ; comments < len(t.Comments); comments++ {
 			fmt.Fprintf(s.out, "  %-14s %s\n", t.Comments[comments].Type+":", t.Comments[comments].Body)
 		}
-		if t.State != state {
-			state = t.State
+		state = t.State
+		now := state
+		for _, r := range t.Runs {
+			if r.State.Live() {
+				now = fmt.Sprintf("%s, run %d", state, r.Number)
+			}
+		}
+		if now != shown {
+			shown = now
 			if err := s.show("gaia", "board"); err != nil {
 				return 0, err
 			}

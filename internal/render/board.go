@@ -20,8 +20,8 @@ type Column struct {
 	More  int // cards that are not shown
 }
 
-// minColumn is the narrowest column that is still readable.
-const minColumn = 14
+// A column is no narrower than what is readable, and no wider than what the eye follows.
+const minColumn, maxColumn = 14, 40
 
 // Board prints columns side by side where width leaves each at least minColumn columns of text, else one below the other.
 func Board(w io.Writer, width int, columns []Column) error {
@@ -34,6 +34,7 @@ func Board(w io.Writer, width int, columns []Column) error {
 	if each < minColumn {
 		return stacked(w, width, columns)
 	}
+	each = min(each, maxColumn)
 	cells := make([][]string, len(columns))
 	height := 0
 	for i, c := range columns {
