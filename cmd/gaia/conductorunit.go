@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"gaia/registry"
+	"gaia/units"
+)
+
+func (a *app) conductorEnable() *cobra.Command {
+	var now bool
+	cmd := &cobra.Command{
+		Use:   "enable [INSTANCE]",
+		Short: "Let a conductor start by itself, and take over this PATH for its agents",
+		Long: `Let a conductor start with the user manager. Its agents get the PATH that this command is called with, so call it from
+a shell in which they are found. Unit files are written where systemd finds none.`,
+		Example: `  gaia conductor enable --now
+  gaia conductor enable shop`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			home, err := a.home()
+			if err != nil {
+				return err
+			}
+			e, err := a.entry(home, args)
+			if err != nil {
+				return err
+			}
+			if err := home.PrepareRuntime(); err != nil {
+				return usageError{err}
+			}
+			man, err := a.manager(ctx, home)
+			if err != nil {
+				return err
+			}
+			defer man.Close()
+			if err := a.install(ctx, man, home); err != nil {
+				return err
+			}
+			if e.Path = a.getenv("PATH"); e.Path == "" {
+				return usagef("PATH is not set, so no agent would be found")
+			}
+			if err := home.Put(ctx, e); err != nil {
+				return err
+			}
+			n := a.names()
+			if err := man.Enable(ctx, n.Conductor(e.Instance)); err != nil {
+				return fmt.Errorf("enable the conductor: %w", err)
+			}
+			if now {
+				if err := man.Start(ctx, n.Conductor(e.Instance)); err != nil {
+					return fmt.Errorf("start the conductor: %w", err)
+				}
+			}
+			a.say("%s is enabled%s", n.Conductor(e.Instance), map[bool]string{true: " and started"}[now])
+			a.warnLinger(ctx)
+			return a.warnHooks(home, e)
+		},
+	}
+	cmd.Flags().BoolVar(&now, "now", false, "start it, too")
+	return cmd
+}
+
+// warnLinger says what happens at log-out.
+func (a *app) warnLinger(ctx context.Context) {
+	switch on, err := units.Linger(ctx, syscall.Getuid()); {
+	case err != nil:
+		a.say("Whether agents survive your log-out could not be found out: %v", err)
+	case !on:
+		a.say("Agents end when you log out of this machine for the last time. To let them go on: loginctl enable-linger")
+	}
+}
+
+func (a *app) warnHooks(home registry.Home, e registry.Entry) error {
+	c, err := registry.LoadCheckout(e.Checkout)
+	if err != nil {
+		return err
+	}
+	if sha := c.Hooks.SHA256(); sha != "" {
+		trusted, err := home.Trusted(e.Checkout, sha)
+		if err != nil {
+			return err
+		}
+		if !trusted {
+			a.say("Its hooks are not trusted, so it will claim nothing: gaia conductor trust %s", e.Instance)
+		}
+	}
+	return nil
+}
+
+func (a *app) conductorDisable() *cobra.Command {
+	var now bool
+	cmd := &cobra.Command{
+		Use:     "disable [INSTANCE]",
+		Short:   "Let a conductor no longer start by itself",
+		Long:    "Let a conductor no longer start by itself; with --now stop it, too. Agents that are at work go on.",
+		Example: "  gaia conductor disable --now shop",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withConductor(cmd.Context(), args, func(ctx context.Context, man *units.Manager, e registry.Entry) error {
+				unit := a.names().Conductor(e.Instance)
+				if err := man.Disable(ctx, unit); err != nil {
+					return fmt.Errorf("disable the conductor: %w", err)
+				}
+				if now {
+					if err := man.Stop(ctx, unit); err != nil {
+						return fmt.Errorf("stop the conductor: %w", err)
+					}
+				}
+				a.say("%s is disabled%s", unit, map[bool]string{true: " and stopped"}[now])
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&now, "now", false, "stop it, too")
+	return cmd
+}
+
+// withConductor calls fn with a connection to systemd and the conductor that is meant.
+func (a *app) withConductor(ctx context.Context, args []string, fn func(context.Context, *units.Manager, registry.Entry) error) error {
+	home, err := a.home()
+	if err != nil {
+		return err
+	}
+	e, err := a.entry(home, args)
+	if err != nil {
+		return err
+	}
+	man, err := a.manager(ctx, home)
+	if err != nil {
+		return err
+	}
+	defer man.Close()
+	return fn(ctx, man, e)
+}
+
+func (a *app) conductorJob(verb, short, long string, job func(*units.Manager, context.Context, string) error) *cobra.Command {
+	return &cobra.Command{
+		Use:     verb + " [INSTANCE]",
+		Short:   short,
+		Long:    strings.TrimSpace(short + ". " + long),
+		Example: "  gaia conductor " + verb + " shop",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withConductor(cmd.Context(), args, func(ctx context.Context, man *units.Manager, e registry.Entry) error {
+				unit := a.names().Conductor(e.Instance)
+				if err := job(man, ctx, unit); err != nil {
+					return err
+				}
+				st, err := man.Status(ctx, unit)
+				if err != nil {
+					return err
+				}
+				a.say("%s is %s", unit, st.Active)
+				return nil
+			})
+		},
+	}
+}

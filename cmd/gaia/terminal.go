@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"gaia/domain"
+	"gaia/internal/render"
+)
+
+func (a *app) print(v render.Value) error { return render.Print(a.out, a.format, v) }
+
+// say prints a sentence for a person, never mixed with output.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintln(a.err, render.CleanText(fmt.Sprintf(format, args...)))
+}
+
+// width is the terminal's width, or fallback where the output is none.
+func (a *app) width(fallback int) int {
+	if f, ok := a.out.(*os.File); ok {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
+			return w
+		}
+	}
+	return fallback
+}
+
+func (a *app) terminal() bool {
+	f, ok := a.out.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// interactive reports whether a person can be asked.
+func (a *app) interactive() bool {
+	f, ok := a.in.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd())) && !a.inRun()
+}
+
+// ask asks a person for a line; proposal is the answer to an empty one.
+func (a *app) ask(question, proposal string) (string, error) {
+	if proposal != "" {
+		fmt.Fprintf(a.err, "%s [%s]: ", question, proposal)
+	} else {
+		fmt.Fprintf(a.err, "%s: ", question)
+	}
+	line, err := bufio.NewReader(unbuffered{a.in}).ReadString('\n')
+	if err != nil && line == "" {
+		return "", usagef("no answer to %q", question)
+	}
+	if line = strings.TrimSpace(line); line == "" {
+		return proposal, nil
+	}
+	return line, nil
+}
+
+// unbuffered gives one byte at a time, so that a later question finds its answer.
+type unbuffered struct{ r io.Reader }
+
+func (u unbuffered) Read(p []byte) (int, error) {
+	if len(p) > 1 {
+		p = p[:1]
+	}
+	return u.r.Read(p)
+}
+
+// text returns a long text: from a file, from standard input for "-", or as given.
+func (a *app) text(given, file string) (string, error) {
+	if file == "" && given == "-" {
+		file = "-"
+	}
+	if file == "" {
+		return given, nil
+	}
+	var b []byte
+	var err error
+	if file == "-" {
+		b, err = io.ReadAll(io.LimitReader(a.in, domain.MaxDescription+1))
+	} else {
+		b, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return "", usagef("read the text: %w", err)
+	}
+	return string(bytes.TrimRight(b, "\n")), nil
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gaia/domain"
+	"gaia/workspace"
+)
+
+func (a *app) ticketMove() *cobra.Command {
+	var workflow string
+	var anyway bool
+	cmd := &cobra.Command{
+		Use:   "move [TICKET] STATE",
+		Short: "Move a ticket to its next state",
+		Long: `Move a ticket to its next state. This ends the ticket's live run: it is how an agent says that it is done, and
+its last command.
+
+Inside a run it refuses while the worktree has changes that are not committed or, where the checkout asks for
+it, a branch that is not pushed. If the hub does not answer it waits up to 10 minutes.`,
+		Example: `  gaia ticket move SHOP-7 todo
+  gaia ticket move --workflow gaia_bug diagnose     # inside a run, at the end of its qualification
+  gaia ticket move review`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, rest, err := a.ticketArg(args, 1)
+			if err != nil {
+				return err
+			}
+			p := domain.TicketPatch{State: &rest[0]}
+			if cmd.Flags().Changed("workflow") {
+				p.Workflow = &workflow
+			}
+			if a.inRun() && ref == a.getenv("GAIA_TICKET") {
+				head, err := a.checkTree(cmd.Context(), anyway)
+				if err != nil {
+					return err
+				}
+				p.Head = &head
+			}
+			return a.patchTicket(cmd.Context(), ref, p)
+		},
+	}
+	cmd.Flags().StringVar(&workflow, "workflow", "", "set the workflow as well; possible while the ticket is qualified")
+	cmd.Flags().BoolVar(&anyway, "anyway", false, "move even if work in the tree is not committed or not pushed")
+	_ = cmd.RegisterFlagCompletionFunc("workflow", workflowCompletion)
+	return cmd
+}
+
+// checkTree returns the commit that the run's worktree stands at, or says what is still to be done there.
+func (a *app) checkTree(ctx context.Context, anyway bool) (string, error) {
+	tree := a.getenv("GAIA_WORKTREE")
+	if tree == "" {
+		return "", nil
+	}
+	head, err := workspace.Head(ctx, tree)
+	if err != nil || anyway {
+		return head, err
+	}
+	dirty, err := workspace.Dirty(ctx, tree)
+	if err != nil {
+		return "", err
+	}
+	if dirty {
+		return "", fmt.Errorf("the worktree has changes that are not committed: commit them first (git status shows them), or move with --anyway")
+	}
+	if a.getenv("GAIA_PUSH") != "agent" {
+		return head, nil
+	}
+	unpushed, err := workspace.Unpushed(ctx, tree)
+	if err == nil && unpushed {
+		err = fmt.Errorf("the branch is not pushed: git push -u origin HEAD, or move with --anyway")
+	}
+	return head, err
+}
+
+func (a *app) ticketHold() *cobra.Command {
+	var note string
+	cmd := &cobra.Command{
+		Use:     "hold TICKET",
+		Short:   "Keep a ticket from being claimed until it is resumed",
+		Long:    "Keep a ticket from being claimed until it is resumed. A live run goes on.",
+		Example: `  gaia ticket hold SHOP-7 --note "waiting for the new logo"`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			k, err := c.Hold(cmd.Context(), args[0], note)
+			if err != nil {
+				return err
+			}
+			return a.one(k)
+		},
+	}
+	cmd.Flags().StringVar(&note, "note", "", "why")
+	return cmd
+}
+
+func (a *app) ticketResume() *cobra.Command {
+	return &cobra.Command{
+		Use:     "resume TICKET",
+		Short:   "Lift a ticket's hold and forget its failures",
+		Example: "  gaia ticket resume SHOP-7",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			k, err := c.Resume(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.one(k)
+		},
+	}
+}
+
+func (a *app) ticketRepair() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "repair TICKET STATE --reason TEXT",
+		Short: "Set a ticket's state past its workflow's transitions",
+		Long: `Set a ticket's state past its workflow's transitions, to mend what went wrong. The reason is kept as a comment, and
+a live run ends. For all else there is gaia ticket move.`,
+		Example: `  gaia ticket repair SHOP-7 coding --reason "was closed by mistake"`,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.TrimSpace(reason) == "" {
+				return usagef("give --reason: it is kept with the ticket")
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			k, err := c.Repair(cmd.Context(), args[0], args[1], reason)
+			if err != nil {
+				return err
+			}
+			return a.one(k)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why; kept with the ticket")
+	return cmd
+}
