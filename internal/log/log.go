@@ -7,8 +7,10 @@ package log
 import (
 	"bytes"
 	_ "embed"
+	"encoding/json"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
@@ -83,8 +85,27 @@ func (c calm) WriteLevel(level zerolog.Level, p []byte) (int, error) {
 type journalWriter struct{ to, other io.Writer }
 
 func (w *journalWriter) Write(p []byte) (int, error) {
-	if n, err := w.to.Write(p); err == nil {
-		return n, nil
+	if _, err := w.to.Write(withCause(p)); err == nil {
+		return len(p), nil
 	}
 	return w.other.Write(p)
+}
+
+// withCause puts the error of a line behind its message: journalctl shows people the message and no other field.
+func withCause(line []byte) []byte {
+	var fields map[string]json.RawMessage
+	var message, cause string
+	if json.Unmarshal(line, &fields) != nil ||
+		json.Unmarshal(fields[zerolog.ErrorFieldName], &cause) != nil || cause == "" ||
+		json.Unmarshal(fields[zerolog.MessageFieldName], &message) != nil || strings.Contains(message, cause) {
+		return line
+	}
+	var err error
+	if fields[zerolog.MessageFieldName], err = json.Marshal(message + ": " + cause); err != nil {
+		return line
+	}
+	if out, err := json.Marshal(fields); err == nil {
+		return out
+	}
+	return line
 }

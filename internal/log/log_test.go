@@ -2,6 +2,7 @@ package log
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"go/ast"
 	"go/parser"
@@ -36,6 +37,32 @@ func TestNoLineIsLost(t *testing.T) {
 	l := zerolog.New(&journalWriter{to: failing{}, other: &b})
 	l.Info().Msg("kept")
 	require.Contains(t, b.String(), "kept")
+}
+
+// journalctl shows the message alone: without its cause it would be of no use.
+func TestTheJournalsMessageNamesTheCause(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		log  func(zerolog.Logger)
+		want string
+	}{
+		{func(l zerolog.Logger) { l.Warn().Err(errors.New("disk \"a\" is full")).Msg("not written") }, `not written: disk "a" is full`},
+		{func(l zerolog.Logger) { l.Warn().Err(errors.New("full")).Msg("not written: full") }, "not written: full"},
+		{func(l zerolog.Logger) { l.Info().Err(nil).Msg("fine") }, "fine"},
+		{func(l zerolog.Logger) { l.Error().Err(errors.New("full")).Int64("n", 1<<60+1).Send() }, ""},
+	} {
+		var b bytes.Buffer
+		c.log(zerolog.New(&journalWriter{to: &b, other: failing{}}))
+		var line struct {
+			Message string `json:"message"`
+			N       int64  `json:"n"`
+		}
+		require.NoError(t, json.Unmarshal(b.Bytes(), &line), b.String())
+		require.Equal(t, c.want, line.Message)
+		if c.want == "" {
+			require.EqualValues(t, 1<<60+1, line.N, "nothing else is changed")
+		}
+	}
 }
 
 type failing struct{}
