@@ -38,11 +38,14 @@ type app struct {
 	out    io.Writer
 	err    io.Writer
 	getenv func(string) string
+	getwd  func() (string, error)
 
 	hub    string // --hub
 	output string // -o
 	format render.Format
 	watch  bool // --watch, where a command has it
+
+	waiting *progress // the line that says what a slow command waits for
 }
 
 // usageError is a wrong call or wrong configuration.
@@ -56,31 +59,37 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 var errUnhealthy = errors.New("unhealthy")
 
 func (a *app) run(ctx context.Context, args []string) int {
+	a.waiting = a.newProgress()
+	defer a.waiting.stop()
 	cmd := a.root()
 	cmd.SetArgs(args)
 	cmd.SetIn(a.in)
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.err)
 	err := cmd.ExecuteContext(ctx)
+	a.waiting.stop()
 	if err == nil {
 		return exitOK
 	}
 	if !errors.Is(err, errUnhealthy) {
-		fmt.Fprintln(a.err, "gaia: "+render.CleanText(a.explain(err)))
+		fmt.Fprintln(a.err, "gaia: "+render.CleanText(explain(err)))
 	}
 	return exitCode(err)
 }
 
-// explain adds to an error what a person can do about it, where the error does not say so itself.
-func (a *app) explain(err error) string {
+// explain adds to a refusal the command that shows what could be done instead, where the error does not name one.
+func explain(err error) string {
 	text := err.Error()
-	if errors.Is(err, domain.ErrUnreachable) && !strings.Contains(text, "gaia ") {
-		if a.getenv("GAIA_RUN") == "" {
-			text += "\nIs it running? gaia hub status, or start it: systemctl --user start " + a.names().HubSocket()
-		}
+	if strings.Contains(text, "gaia ") || strings.Contains(text, "systemctl ") {
+		return text
 	}
-	if errors.Is(err, domain.ErrStorage) {
-		text += "\nThe hub answers but cannot write to its database, so nothing was changed; it goes on by itself once it can. See why: journalctl --user -u " + a.names().Hub()
+	switch {
+	case errors.Is(err, domain.ErrUnauthenticated):
+		text += "\nThe hub does not know who calls: gaia doctor says more"
+	case errors.Is(err, domain.ErrStaleRun):
+		text += "\nThe run is over, and nothing of it is written any more: gaia ticket show says how the ticket stands"
+	case errors.Is(err, domain.ErrStorage):
+		text += "\nThe hub's disk may be full: gaia hub status says more"
 	}
 	return text
 }
@@ -100,8 +109,6 @@ func exitCode(err error) int {
 		return exitRefused
 	case errors.Is(err, domain.ErrInvalid), errors.As(err, &transition):
 		return exitValidation
-	case strings.HasPrefix(err.Error(), "unknown command"), strings.HasPrefix(err.Error(), "unknown flag"):
-		return exitUsage
 	}
 	return exitRefused
 }
@@ -124,8 +131,6 @@ Exit codes: 0 ok, 1 refused or unhealthy, 2 usage or configuration, 3 authentica
   gaia attach SHOP-1`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			f, err := render.ParseFormat(a.output)
 			if err != nil {
@@ -159,36 +164,88 @@ Exit codes: 0 ok, 1 refused or unhealthy, 2 usage or configuration, 3 authentica
 	}
 	root.SetHelpCommandGroupID("machine")
 	root.SetCompletionCommandGroupID("machine")
-	groupsOnly(root)
+	root.InitDefaultCompletionCmd()
+	a.describeCompletion(root)
+	root.SetHelpCommand(a.helpCommand())
+	strict(root)
 	return root
 }
 
-// groupsOnly makes a command that only groups others fail on an unknown word, instead of printing its help and
-// claiming success.
-func groupsOnly(cmd *cobra.Command) {
-	for _, c := range cmd.Commands() {
-		if c.HasSubCommands() && c.Run == nil && c.RunE == nil {
-			c.RunE = func(cmd *cobra.Command, args []string) error {
-				if len(args) > 0 {
-					return usagef("unknown command %q for %q\nSee %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
+// helpCommand is cobra's, but it fails on a command that is not there.
+func (a *app) helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND ...]",
+		Short:   "Help about any command",
+		Example: "  gaia help ticket create",
+		Args:    cobra.ArbitraryArgs,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			at, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []string
+			for _, c := range at.Commands() {
+				if c.IsAvailableCommand() {
+					names = append(names, cobra.CompletionWithDesc(c.Name(), c.Short))
 				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			at, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usagef("there is no command %q\nSee gaia --help", strings.Join(args, " "))
+			}
+			at.InitDefaultHelpFlag()
+			return at.Help()
+		},
+	}
+}
+
+// describeCompletion gives cobra's completion commands what the others have.
+func (a *app) describeCompletion(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Example = "  gaia completion bash > ~/.local/share/bash-completion/completions/gaia"
+		for _, shell := range c.Commands() {
+			shell.Example = "  gaia completion " + shell.Name()
+		}
+	}
+}
+
+// strict makes a command that only groups others fail on an unknown word, instead of printing its help and claiming
+// success, and makes every wrong call a usage error.
+func strict(cmd *cobra.Command) {
+	if cmd.HasSubCommands() {
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
 				return cmd.Help()
 			}
-		}
-		args := c.Args
-		if args == nil {
-			args = cobra.NoArgs
-			if c.HasSubCommands() {
-				args = cobra.ArbitraryArgs
+			text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				text += "; did you mean " + strings.Join(near, " or ") + "?"
 			}
+			return usagef("%s\nSee %s --help", text, cmd.CommandPath())
 		}
-		c.Args = func(cmd *cobra.Command, words []string) error {
-			if err := args(cmd, words); err != nil {
-				return usagef("%w\nUsage: %s", err, cmd.UseLine())
-			}
-			return nil
+	}
+	if cmd.SuggestionsMinimumDistance == 0 {
+		cmd.SuggestionsMinimumDistance = 2
+	}
+	args := cmd.Args
+	if args == nil {
+		args = cobra.NoArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, words []string) error {
+		if err := args(cmd, words); err != nil {
+			return usagef("%w\nUsage: %s", err, cmd.UseLine())
 		}
-		groupsOnly(c)
+		return nil
+	}
+	for _, c := range cmd.Commands() {
+		strict(c)
 	}
 }
 
