@@ -48,8 +48,8 @@ func (a *app) hubStatus() *cobra.Command {
 			live, ready := c.Health(ctx)
 			v.Live, v.Ready = live == nil, ready == nil
 			failed := live
-			if failed == nil {
-				failed = ready
+			if failed == nil && ready != nil {
+				failed = fmt.Errorf("%w; where it runs, this says why: systemctl --user status %s", ready, a.names().Hub())
 			}
 			if failed == nil {
 				v.Seq, v.Head, failed = c.Head(ctx)
