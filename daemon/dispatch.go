@@ -343,7 +343,7 @@ func (d *Conductor) permissions(agent string) (string, error) {
 	d.mu.Unlock()
 	granted, refused, err := d.cfg.Machine.Permissions(agent, want)
 	if refused {
-		d.cfg.Log.Warn().Msgf("conductor.toml asks for the permissions %q, which nobody has allowed for this checkout (gaia conductor trust --all): agents get %q", want, granted)
+		d.cfg.Log.Warn().Msgf("conductor.toml asks for the permissions %q, which nobody has allowed for this checkout (gaia conductor trust --all-permissions): agents get %q", want, granted)
 	}
 	return granted, err
 }
