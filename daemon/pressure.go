@@ -14,8 +14,8 @@ import (
 
 // Host looks at the machine that the conductor runs on.
 type Host struct {
-	Proc string // "/proc"
-	Disk string // a folder on the file system that worktrees use
+	Proc  string   // "/proc"
+	Disks []string // folders on the file systems that runs write to: of the worktrees, of the run folders
 }
 
 // The limits beyond which a machine takes on no more work. They are far from where an ordinary busy machine stands:
@@ -27,8 +27,10 @@ const (
 
 // Pressure returns why the machine should not take on more work, or "". What cannot be read is no pressure.
 func (h Host) Pressure(minFreeDisk uint64, maxLoad int) string {
-	if free, err := freeDisk(h.Disk); err == nil && free < minFreeDisk {
-		return fmt.Sprintf("%s has %s free, less than min_free_disk (%s)", h.Disk, size(free), size(minFreeDisk))
+	for _, dir := range h.Disks {
+		if free, err := freeDisk(dir); err == nil && free < minFreeDisk {
+			return fmt.Sprintf("%s has %s free, less than min_free_disk (%s)", dir, size(free), size(minFreeDisk))
+		}
 	}
 	if data, err := os.ReadFile(filepath.Join(h.Proc, "pressure", "memory")); err == nil {
 		if stall, ok := fullAvg10(data); ok && stall > maxMemoryStall {

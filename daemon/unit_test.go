@@ -64,6 +64,7 @@ func TestPressure(t *testing.T) {
 	}{
 		{name: "nothing can be read"},
 		{name: "disk", disk: 1 << 62, want: "less than min_free_disk (4.0 EiB)"},
+		{name: "another disk", disk: 1, want: "/proc/no/such has 0 B free"},
 		{name: "stall", file: "pressure/memory", text: "some avg10=90.00 avg60=0 avg300=0 total=1\nfull avg10=35.10 avg60=0 avg300=0 total=1\n", want: "waited 35% of the last 10 s"},
 		{name: "some stall", file: "pressure/memory", text: "some avg10=90.00 avg60=0 avg300=0 total=1\nfull avg10=1.10 avg60=0 avg300=0 total=1\n"},
 		{name: "memory", file: "meminfo", text: "MemTotal: 1000000 kB\nMemFree: 1 kB\nMemAvailable: 10000 kB\n", want: "9.8 MiB available of 976.6 MiB"},
@@ -74,7 +75,7 @@ func TestPressure(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			h := Host{Proc: t.TempDir(), Disk: filepath.Join(t.TempDir(), "not", "yet", "there")}
+			h := Host{Proc: t.TempDir(), Disks: []string{filepath.Join(t.TempDir(), "not", "yet", "there"), "/proc/no/such"}}
 			if c.file != "" {
 				path := filepath.Join(h.Proc, c.file)
 				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))

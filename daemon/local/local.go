@@ -134,7 +134,7 @@ func New(ctx context.Context, o Options) (*Conductor, error) {
 		}),
 		Workspace: checkedOut{git},
 		Machine: &machineOf{
-			Host: daemon.Host{Proc: "/proc", Disk: root}, home: home, entry: entry, bin: o.Bin, manager: manager,
+			Host: daemon.Host{Proc: "/proc", Disks: []string{root, home.RunsDir()}}, home: home, entry: entry, bin: o.Bin, manager: manager,
 		},
 		Clock: clock.System{}, Log: logger, Settings: settings, Notify: o.Notify, Watchdog: o.Watchdog,
 		Reload: func() (daemon.Settings, error) {
