@@ -99,7 +99,8 @@ func Reserve(folder string, token string) (Folder, error) {
 	}
 	f := Folder(folder)
 	if err := errors.Join(durable.Create(f.Path(FileToken), []byte(token+"\n"), 0o600), durable.SyncDir(filepath.Dir(folder))); err != nil {
-		return "", fmt.Errorf("writing the run's token: %w", err)
+		// On a full disk one such folder would be left for each try.
+		return "", errors.Join(fmt.Errorf("writing the run's token: %w", err), os.RemoveAll(folder))
 	}
 	return f, nil
 }
