@@ -178,7 +178,7 @@ func (w *world) unitEnd(unit string) time.Time {
 	w.wait("the journal tells of the end of "+unit, func() bool {
 		out := w.must("journalctl", "--user", "--no-pager", "--quiet", "--output=short-unix", "USER_UNIT="+unit)
 		for line := range strings.Lines(out) {
-			if strings.Contains(line, "Failed with result") || strings.Contains(line, "Deactivated successfully") {
+			if strings.Contains(line, "Failed with result") || strings.Contains(line, "Deactivated successfully") || strings.Contains(line, ": Stopped ") {
 				at, _, _ := strings.Cut(line, " ")
 				seconds, err := strconv.ParseFloat(at, 64)
 				require.NoError(w.t, err)
@@ -206,12 +206,16 @@ while :; do sleep 0.5; done
 		name   string
 		reason domain.Reason
 		note   string
-		victim func(r domain.Run) int
+		end    func(r domain.Run)
 	}{
-		{"agent", domain.ReasonAgentExit, "SIGKILL", func(r domain.Run) int { return w.panes()[r.ID] }},
-		{"host", domain.ReasonSessionLost, "host", func(r domain.Run) int { return w.mainPID(w.runUnit(r)) }},
-		{"server", domain.ReasonSessionLost, "tmux server ended", func(r domain.Run) int {
-			return w.named(w.runUnit(r), "tmux: server")
+		{"agent", domain.ReasonAgentExit, "SIGKILL", func(r domain.Run) { w.killProcess(w.panes()[r.ID]) }},
+		{"host", domain.ReasonSessionLost, "host", func(r domain.Run) { w.killMain(w.runUnit(r)) }},
+		{"server", domain.ReasonSessionLost, "tmux server ended", func(r domain.Run) {
+			w.killProcess(w.named(w.runUnit(r), "tmux: server"))
+		}},
+		{"unit", domain.ReasonSessionLost, "stopped from outside", func(r domain.Run) {
+			out, err := w.env.Systemctl("stop", w.runUnit(r))
+			require.NoError(t, err, out)
 		}},
 	}
 	keys := make([]string, len(kinds))
@@ -236,9 +240,7 @@ while :; do sleep 0.5; done
 			unit := w.runUnit(r)
 			all := w.pids(unit)
 			require.Contains(t, all, w.child(r.ID))
-			victim := kind.victim(r)
-			require.Positive(t, victim)
-			require.NoError(t, syscall.Kill(victim, syscall.SIGKILL))
+			kind.end(r)
 			var ended domain.Run
 			w.waitFor(k, "has failed", func(v view) bool {
 				for _, x := range v.Runs {
@@ -261,8 +263,52 @@ while :; do sleep 0.5; done
 		w.failures(v, kind.reason, kind.note, 3)
 		require.Equal(t, kind.reason, v.Hold.Reason)
 	}
-	require.Len(t, w.lines("starts"), 9)
+	require.Len(t, w.lines("starts"), 3*len(kinds))
 	w.verifyLog()
+}
+
+// killProcess sends SIGKILL to a process that must be there.
+func (w *world) killProcess(pid int) {
+	w.t.Helper()
+	require.Positive(w.t, pid)
+	require.NoError(w.t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+func TestAnAgentThatDoesNotWantToEnd(t *testing.T) {
+	t.Parallel()
+	w := prepare(t, "", setting{tables: "[limits]\nrun_time = \"8s\"\n"})
+	w.setAgent(w.scripts())
+	stubborn := `
+trap "" TERM HUP INT
+setsid sh -c 'trap "" TERM HUP; echo "$GAIA_RUN $$" >>HOME_OF_TEST/children; while :; do sleep 0.5; done' </dev/null >/dev/null 2>&1 &
+while :; do sleep 0.5; done
+`
+	stopped, overtime := w.script("Stopped by a person", stubborn), w.script("Works for too long", stubborn)
+	w.gaia("conductor", "enable", "--now", w.instance)
+	running := func(k string) (domain.Run, []int) {
+		r := w.waitRunning(k)
+		w.wait("its child runs", func() bool { return w.child(r.ID) != 0 })
+		return r, w.pids(w.runUnit(r))
+	}
+	r, processes := running(stopped)
+	late, others := running(overtime)
+	w.gaia("run", "stop", "--", strconv.Itoa(r.Number))
+	v := w.waitFor(stopped, "is closed", func(v view) bool { return v.settled() })
+	require.Equal(t, domain.ReasonStopped, v.Runs[0].EndReason)
+	require.Less(t, v.Runs[0].FinalizedAt.Sub(v.Runs[0].EndedAt.Time), 25*time.Second)
+	for _, pid := range processes {
+		require.False(t, alive(pid), "process %d outlives its run", pid)
+	}
+
+	w.waitFor(overtime, "has failed", func(v view) bool { return len(v.Runs) > 1 || v.Runs[0].State.Ended() })
+	ended := w.show(overtime).byNumber()[0]
+	require.Equal(t, late.ID, ended.ID)
+	require.Equal(t, domain.ReasonRunTime, ended.EndReason, ended.EndNote)
+	t.Logf("failed %s after the end of its unit", ended.EndedAt.Sub(w.unitEnd(w.runUnit(late))))
+	require.Less(t, ended.EndedAt.Sub(w.unitEnd(w.runUnit(late))), 5*time.Second)
+	for _, pid := range others {
+		require.False(t, alive(pid), "process %d outlives its run", pid)
+	}
 }
 
 // child is the process that the agent of a run has started in a session of its own, 0 if it does not say so yet.
