@@ -16,16 +16,22 @@ LDFLAGS := -s -w -X gaia/internal/version.version=$(VERSION) -X gaia/internal/ve
 # Many tests wait for units and processes and not for a processor, hence more in parallel than there are processors.
 TESTFLAGS ?= -race -timeout 20m -parallel 8
 
-.PHONY: build install demo test lint clean
+.PHONY: build man install demo test lint clean
 
 # Static and without cgo: one file runs on every distribution.
 build:
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o build/ ./cmd/...
 
-install: build
+# The manual pages, from man/*.md.
+man:
+	rm -rf build/man && mkdir -p build/man
+	for page in man/*.md; do \
+	  go tool -modfile=tools/go.mod go-md2man -in "$$page" -out "build/man/$$(basename "$$page" .md)"; done
+
+install: build man
 	install -d '$(DESTDIR)$(PREFIX)/bin'
 	for program in cmd/*/; do install -m 755 "build/$$(basename "$$program")" '$(DESTDIR)$(PREFIX)/bin/'; done
-	shopt -s nullglob; for page in man/*.[1-8]; do \
+	for page in build/man/*.[1-8]; do \
 	  install -D -m 644 "$$page" '$(DESTDIR)$(PREFIX)/share/man/man'"$${page##*.}/$$(basename "$$page")"; done
 	install -D -m 644 LICENSE '$(DESTDIR)$(PREFIX)/share/doc/gaia/LICENSE'
 
@@ -34,7 +40,9 @@ demo:
 	packaging/deps.sh
 	go run ./internal/demo
 
-lint:
+lint: man
+	packaging/deps.sh --lint
+	mandoc -Tlint -W warning build/man/*.[1-8]
 	@unformatted=$$(find . -name '*.go' -not -path './build/*' -print0 | xargs -0 gofmt -l); \
 	  [[ -z $$unformatted ]] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	go vet ./...

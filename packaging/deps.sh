@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# deps.sh [--test]: makes sure that what Gaia needs at run time is installed, with --test also what its tests need.
+# deps.sh [--test | --lint]: makes sure that what Gaia needs at run time is installed, with --test also what its tests need;
+# with --lint what the checks of its source need, and nothing else.
 # Installs what is missing as root on Debian 12 and its like; says the command otherwise. Does nothing where nothing
 # is missing.
 set -euo pipefail
@@ -10,6 +11,8 @@ needs=(git:git tmux:tmux systemctl:systemd /usr/lib/systemd/systemd-journald:sys
 if [[ ${1:-} == --test ]]; then
   # gcc and libc6-dev are for the race detector, the others for scripts and tests.
   needs+=(gcc:gcc /usr/include/stdlib.h:libc6-dev useradd:passwd ps:procps unshare:util-linux)
+elif [[ ${1:-} == --lint ]]; then
+  needs=(mandoc:mandoc)
 fi
 
 has() {
