@@ -1,9 +1,11 @@
 package hub_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"gaia/hub/store"
 	"gaia/hub/store/sqlite"
 	"gaia/internal/clock"
+	"gaia/internal/log"
 )
 
 // board is a hub on a real database with a clock that the test moves, one project and one conductor.
@@ -44,6 +47,15 @@ type worker struct {
 type disk struct {
 	store.Store
 	full bool
+	seen func() // called after each look at the store
+}
+
+func (d *disk) View(ctx context.Context, fn func(store.Tx) error) error {
+	err := d.Store.View(ctx, fn)
+	if d.seen != nil {
+		d.seen()
+	}
+	return err
 }
 
 func (d *disk) Update(ctx context.Context, fn func(store.Tx) error) error {
@@ -371,6 +383,43 @@ func TestWhereTheWorkLies(t *testing.T) {
 	})
 }
 
+func TestAStartThatChangesNothingOfTheTicketIsNoEventOfIt(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	k := b.ticket(domain.TicketDraft{Workflow: domain.Chore, State: "coding"})
+	for i, want := range [][]string{{"ticket.tree_set", "run.started"}, {"run.started"}} {
+		a := b.shop.mustClaim()
+		before := len(b.events())
+		b.shop.start(a)
+		require.Equal(t, want, kinds(b.events()[before:]), "start %d", i)
+		require.Equal(t, domain.Ref("gaia/"+k.Identifier), b.read(k.ID).Branch)
+		require.Equal(t, domain.Ref(b.shop.id), b.read(k.ID).TreeAt)
+		b.shop.fail(a, domain.Failure{Reason: domain.ReasonAgentExit})
+		b.shop.finalise(a.Run.ID, domain.FinaliseReport{Unpushed: true})
+		b.pass(time.Minute, b.shop)
+	}
+}
+
+// The journal holds the head of the log under the id by which its catalog explains it.
+func TestFinaliseWritesTheAnchor(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	b.ticket(domain.TicketDraft{Workflow: domain.Chore, State: "coding"})
+	a := b.shop.mustClaim()
+	b.shop.fail(a, domain.Failure{Reason: domain.ReasonAgentExit})
+	var journal bytes.Buffer
+	b.hub = hub.New(hub.Options{Store: b.disk, Clock: b.clock, Limits: domain.DefaultLimits(), Leases: hub.DefaultLeases(), Log: zerolog.New(&journal)})
+	b.shop.finalise(a.Run.ID, domain.FinaliseReport{})
+	var line map[string]any
+	require.NoError(t, json.Unmarshal(journal.Bytes(), &line))
+	seq, head, err := b.disk.Head(b.ctx)
+	require.NoError(t, err)
+	require.Equal(t, log.Anchor, line[log.MessageID])
+	require.Equal(t, a.Run.ID, line[log.Run])
+	require.Equal(t, hex.EncodeToString(head[:]), line["head"])
+	require.EqualValues(t, seq, line["seq"])
+}
+
 func TestLateWorkBecomesAComment(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -462,6 +511,19 @@ func TestLeases(t *testing.T) {
 		require.Equal(t, domain.RunRunning, b.run(a.Run.ID).State, "a full lifetime counts from the waking")
 		b.pass(2 * time.Minute)
 		require.Equal(t, domain.RunExpired, b.run(a.Run.ID).State)
+	})
+	t.Run("a suspend in the middle of a sweep expires nothing", func(t *testing.T) {
+		t.Parallel()
+		b, a := setup(t, true)
+		b.conductor("ada.lap.shop")
+		b.pass(time.Minute, b.shop)
+		b.clock.Advance(time.Second) // now the other one is away, so that the sweep has something to write
+		b.disk.seen = func() { b.clock.Suspend(10 * time.Hour) }
+		require.NoError(t, b.hub.Sweep(b.ctx))
+		b.disk.seen = nil
+		require.Contains(t, kinds(b.events()), "conductor.status")
+		require.NoError(t, b.hub.Sweep(b.ctx))
+		require.Equal(t, domain.RunRunning, b.run(a.Run.ID).State)
 	})
 	t.Run("a hub that cannot write expires nothing, and takes nobody for gone", func(t *testing.T) {
 		t.Parallel()

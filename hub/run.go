@@ -12,6 +12,7 @@ import (
 	"gaia/domain"
 	"gaia/hub/auth"
 	"gaia/hub/store"
+	"gaia/internal/log"
 )
 
 // Claim picks the first ticket, in claim order, whose gates all pass for the caller, and claims it. A nil Assignment means
@@ -186,11 +187,12 @@ func (h *Hub) Start(ctx context.Context, c Call, id string, s domain.StartReport
 		if err != nil {
 			return domain.Fate{}, err
 		}
-		if k.Branch == "" {
-			k.Branch = domain.Ref(s.Branch)
+		branch := k.Branch
+		if branch == "" {
+			branch = domain.Ref(s.Branch)
 		}
-		if k.TreeAt != domain.Ref(c.Conductor) || k.Branch == domain.Ref(s.Branch) {
-			k.TreeAt = domain.Ref(c.Conductor)
+		if at := domain.Ref(c.Conductor); k.TreeAt != at || k.Branch != branch {
+			k.TreeAt, k.Branch = at, branch
 			if err := t.saveTicket(&k, "ticket.tree_set"); err != nil {
 				return domain.Fate{}, err
 			}
@@ -279,7 +281,8 @@ func (h *Hub) Finalise(ctx context.Context, c Call, id string, f domain.Finalise
 	if err != nil {
 		return nil //nolint:nilerr // the run is finalised; only the anchor is missing
 	}
-	h.log.Info().Str("run", id).Int64("seq", seq).Hex("head", head[:]).Msg("run finalised; head of the event log")
+	h.log.Info().Str(log.MessageID, log.Anchor).Str(log.Run, id).Int64("seq", seq).Hex("head", head[:]).
+		Msg("run finalised; head of the event log")
 	return nil
 }
 

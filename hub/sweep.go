@@ -102,12 +102,15 @@ func (h *Hub) Sweep(ctx context.Context) error {
 	h.mu.Lock()
 	h.last = now
 	h.mu.Unlock()
-	due, err := h.due(ctx)
+	// From here on the time is the one that was looked at: what ran out while the machine slept after that look is for the
+	// next one, which will see that it slept.
+	at := domain.At(now.wall)
+	due, err := h.due(ctx, at)
 	if err != nil {
 		return err
 	}
 	if due {
-		if err := h.expire(ctx); err != nil {
+		if err := h.expire(ctx, at); err != nil {
 			return err
 		}
 	}
@@ -124,8 +127,8 @@ func (h *Hub) Sweep(ctx context.Context) error {
 }
 
 // due reports, without a writing transaction, whether there is anything to expire.
-func (h *Hub) due(ctx context.Context) (bool, error) {
-	due, now := false, h.now()
+func (h *Hub) due(ctx context.Context, now domain.Time) (bool, error) {
+	due := false
 	err := h.store.View(ctx, func(tx store.Tx) error {
 		runs, err := tx.LiveRuns("")
 		if err != nil {
@@ -146,10 +149,10 @@ func (h *Hub) due(ctx context.Context) (bool, error) {
 	return due, nil
 }
 
-func (h *Hub) expire(ctx context.Context) error {
+func (h *Hub) expire(ctx context.Context, now domain.Time) error {
 	events := 0
 	err := h.update(ctx, func(stx store.Tx) error {
-		t := &tx{Tx: stx, h: h, now: h.now()}
+		t := &tx{Tx: stx, h: h, now: now}
 		defer func() { events = t.events }()
 		cons, _, err := t.Conductors(store.Query{})
 		if err != nil {
