@@ -55,7 +55,9 @@ func (m *manager) set(unit, active string) {
 func (m *manager) ResetFailed(_ context.Context, unit string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.units, unit)
+	if !m.units[unit].Running() {
+		delete(m.units, unit)
+	}
 	return m.err
 }
 

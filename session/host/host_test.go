@@ -773,3 +773,19 @@ func TestNothingListensToTheUnitsSocketButSystemd(t *testing.T) {
 	require.NoError(t, conn.Close())
 	require.NoError(t, r.exec.Stop(t.Context(), l.Run))
 }
+
+// A unit whose host could not even be executed stays loaded as failed, and must not stand in the way of the next try.
+func TestAHostThatCannotBeExecuted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	l := r.prepare(t, plan{script: "exit 3"})
+	broken := tmux.NewExecutor(tmux.ExecutorConfig{
+		Units: r.units, Names: r.names, Instance: instance, Runs: r.runs, Session: filepath.Join(r.env.Home, "nowhere", "gaia-session"),
+	})
+	for range 2 {
+		var job *units.JobError
+		require.ErrorAs(t, broken.Start(t.Context(), l), &job)
+	}
+	require.NoError(t, r.exec.Start(t.Context(), l))
+	require.Equal(t, 3, *r.record(t, l).Exit)
+}
