@@ -170,7 +170,7 @@ func TestAHubKilledInTheMiddleOfWritesLosesNothingThatItAcknowledged(t *testing.
 		a.mu.Lock()
 		a.runs[got.Run.ID] = got.Ticket.ID
 		a.mu.Unlock()
-		fate, err := conductor.Fail(calls, got.Run.ID, domain.FailReport{Reason: domain.ReasonStopped, Hold: true})
+		fate, err := conductor.Fail(calls, got.Run.ID, domain.Failure{Reason: domain.ReasonStopped, Hold: true})
 		if err != nil {
 			return err
 		}
