@@ -505,6 +505,38 @@ func TestAnEventOfTheHubWakesTheLoop(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// lateStream is a hub whose event stream stands only once it may.
+type lateStream struct {
+	domain.Remote
+	may chan struct{}
+}
+
+func (l lateStream) Follow(ctx context.Context, after int64, fn func(domain.Event)) error {
+	select {
+	case <-l.may:
+		return l.Remote.Follow(ctx, after, fn)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func TestWhatHappensBeforeTheStreamStandsIsSeenWhenItDoes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	may := make(chan struct{})
+	p := w.process(func(c *Config) { c.Remote = lateStream{c.Remote, may} })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.d.Run(ctx) }()
+	require.Eventually(t, func() bool { return p.heard("READY=1") }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.d.wakes) == 0 && p.d.Status().Hub == "ok" }, 5*time.Second, time.Millisecond)
+	w.hub.AddTicket("SHOP-1") // the clock stands still, and the stream will not tell of it
+	close(may)
+	require.Eventually(t, func() bool { return len(w.hosts.alive()) > 0 }, 5*time.Second, time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+}
+
 func TestSessionsThatTheHubDoesNotKnowAreKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
