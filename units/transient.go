@@ -27,6 +27,15 @@ var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // daemon-reload the command would have another argument. A path with them is refused rather than lost then.
 const lostInCommands = "$;"
 
+// CheckArgument returns an error unless a can be an argument of a run's command. The path of its folder is one, so whoever
+// chooses where run folders lie can ask before.
+func CheckArgument(a string) error {
+	if !clean(a) || strings.ContainsAny(a, lostInCommands) {
+		return fmt.Errorf("%w: systemd does not keep the argument %q: it may have no $, no ; and must be text", domain.ErrInvalid, a)
+	}
+	return nil
+}
+
 // RunUnit describes the transient service of one run. Everybody who may read the user's bus or /proc can read it, so it
 // carries no secret: what is secret lies in a 0600 file of the run folder that ExecStart names.
 type RunUnit struct {
@@ -67,8 +76,8 @@ func (u RunUnit) check() error {
 			return fmt.Errorf("%w: %s needs a program with an absolute path", domain.ErrInvalid, c.what)
 		}
 		for _, a := range c.argv {
-			if !clean(a) || strings.ContainsAny(a, lostInCommands) {
-				return fmt.Errorf("%w: %s has an argument that systemd does not keep: %q may have no $, no ; and must be text", domain.ErrInvalid, c.what, a)
+			if err := CheckArgument(a); err != nil {
+				return fmt.Errorf("%s: %w", c.what, err)
 			}
 		}
 	}

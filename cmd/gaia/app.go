@@ -162,7 +162,6 @@ Exit codes: 0 ok, 1 refused or unhealthy, 2 usage or configuration, 3 authentica
 			root.AddCommand(c)
 		}
 	}
-	root.SetHelpCommandGroupID("machine")
 	root.SetCompletionCommandGroupID("machine")
 	root.InitDefaultCompletionCmd()
 	a.describeCompletion(root)
@@ -175,6 +174,7 @@ Exit codes: 0 ok, 1 refused or unhealthy, 2 usage or configuration, 3 authentica
 func (a *app) helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND ...]",
+		GroupID: "machine",
 		Short:   "Help about any command",
 		Example: "  gaia help ticket create",
 		Args:    cobra.ArbitraryArgs,

@@ -24,7 +24,8 @@ func (a *app) attachCommand() *cobra.Command {
 from inside tmux. Without a ticket it asks which of the live runs you mean.`,
 		Example: `  gaia attach SHOP-7
   gaia attach -r SHOP-7       # look, do not touch`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.liveTicketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			c, err := a.client()
@@ -64,7 +65,7 @@ func (a *app) liveRun(ctx context.Context, c *remote.Client, ref string) (domain
 }
 
 func (a *app) pickRun(ctx context.Context, c *remote.Client) (domain.Run, error) {
-	all, err := c.RunList(ctx, remote.Query{Filter: map[string][]string{"state": {string(domain.RunClaimed), string(domain.RunRunning)}}, Sort: []string{"claimed_at"}})
+	all, err := c.RunList(ctx, remote.Query{Filter: liveRuns(), Sort: []string{"claimed_at"}})
 	if err != nil {
 		return domain.Run{}, err
 	}
@@ -118,6 +119,7 @@ func (a *app) attach(ctx context.Context, c *remote.Client, r domain.Run, readon
 		return usagef("tmux is not installed, or not in PATH: %w", err)
 	}
 	// Inside tmux the client would refuse to nest; this is another server, so nesting is what is wanted.
+	a.waiting.stop()
 	var env []string
 	for _, kv := range syscall.Environ() {
 		if !strings.HasPrefix(kv, "TMUX=") && !strings.HasPrefix(kv, "TMUX_PANE=") {

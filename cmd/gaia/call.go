@@ -72,8 +72,12 @@ func (a *app) client() (*remote.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.waiting.start("waiting for the hub")
 	o := remote.Options{Hub: addr, Patience: patience, Log: zerolog.Nop()}
 	if a.inRun() {
+		if a.getenv("GAIA_TOKEN_FILE") == "" {
+			return nil, usagef("GAIA_RUN is set, but GAIA_TOKEN_FILE is not: inside a run leave them as they are, and elsewhere unset GAIA_RUN")
+		}
 		o.TokenFile, o.Patience = a.getenv("GAIA_TOKEN_FILE"), inRunPatience
 		return remote.New(o)
 	}
@@ -102,7 +106,7 @@ func (a *app) ticketArg(args []string, want int) (string, []string, error) {
 
 // checkout returns the checkout that a folder belongs to: the first one upwards that holds .gaia/conductor.toml.
 func (a *app) checkout() (string, registry.Checkout, error) {
-	dir, err := os.Getwd()
+	dir, err := a.getwd()
 	if err != nil {
 		return "", registry.Checkout{}, err
 	}
@@ -148,6 +152,7 @@ func (a *app) project(ctx context.Context, c *remote.Client, key string) (domain
 	for i, p := range all {
 		keys[i] = p.Key
 	}
+	slices.Sort(keys)
 	return domain.Project{}, usagef("which project? Give --project: one of %s", strings.Join(keys, ", "))
 }
 

@@ -29,8 +29,8 @@ tickets and hosts agents. Where no instance is given, that of the present checko
 	cmd.AddCommand(
 		a.conductorInit(), a.conductorEnable(), a.conductorDisable(),
 		a.conductorJob("start", "Start a conductor", "", (*units.Manager).Start),
-		a.conductorJob("stop", "Stop a conductor; its agents go on", "Agents that are at work go on, and the conductor takes care of them again when it is started.", (*units.Manager).Stop),
-		a.conductorJob("restart", "Restart a conductor; its agents go on", "Agents that are at work are not touched.", (*units.Manager).Restart),
+		a.conductorJob("stop", "Stop a conductor; its agents go on", "It takes care of them again when it is started.", (*units.Manager).Stop),
+		a.conductorJob("restart", "Restart a conductor; its agents go on", "", (*units.Manager).Restart),
 		a.conductorList(), a.conductorStatus(), a.conductorDrain(true), a.conductorDrain(false),
 		a.conductorLogs(), a.conductorTrust(), a.conductorReap(),
 	)
@@ -90,21 +90,17 @@ type conductorView struct {
 }
 
 // views describes the conductors of this machine. Where the hub does not answer, that part is missing, and hubErr says why.
-func (a *app) views(ctx context.Context, home registry.Home, entries []registry.Entry) (out []conductorView, hubErr, err error) {
+func (a *app) views(ctx context.Context, home registry.Home, c *remote.Client, entries []registry.Entry) (out []conductorView, hubErr, err error) {
+	out = []conductorView{}
 	man, err := a.manager(ctx, home)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer man.Close()
 	atHub := map[string]domain.Conductor{}
-	c, hubErr := a.client()
-	if hubErr == nil {
-		var all []domain.Conductor
-		if all, hubErr = c.Conductors(ctx, remote.Query{}); hubErr == nil {
-			for _, con := range all {
-				atHub[con.MachineID] = con
-			}
-		}
+	all, hubErr := c.Conductors(ctx, remote.Query{})
+	for _, con := range all {
+		atHub[con.MachineID] = con
 	}
 	for _, e := range entries {
 		id, err := machineID(home, e)
@@ -149,7 +145,7 @@ func (a *app) conductorList() *cobra.Command {
 				if err != nil {
 					return render.Value{}, err
 				}
-				views, hubErr, err := a.views(ctx, home, entries)
+				views, hubErr, err := a.views(ctx, home, c, entries)
 				if err != nil {
 					return render.Value{}, err
 				}
@@ -192,7 +188,8 @@ func (a *app) conductorStatus() *cobra.Command {
 		Long:  "Show how a conductor is, as systemd and the hub see it. Exits 1 where it does not run.",
 		Example: `  gaia conductor status
   gaia conductor status shop -o json`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			home, err := a.home()
 			if err != nil {
@@ -202,7 +199,11 @@ func (a *app) conductorStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			views, hubErr, err := a.views(cmd.Context(), home, []registry.Entry{e})
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			views, hubErr, err := a.views(cmd.Context(), home, c, []registry.Entry{e})
 			if err != nil {
 				return err
 			}
@@ -245,11 +246,12 @@ func (a *app) conductorDrain(drain bool) *cobra.Command {
 		verb, short, done = "drain", "Let a conductor finish its runs and claim nothing new", "finishes its runs and claims nothing new"
 	}
 	return &cobra.Command{
-		Use:     verb + " [CONDUCTOR]",
-		Short:   short,
-		Long:    short + ". It holds until it is changed, over restarts. CONDUCTOR is an instance of this machine or any machine_id.",
-		Example: "  gaia conductor " + verb + " shop",
-		Args:    cobra.MaximumNArgs(1),
+		Use:               verb + " [CONDUCTOR]",
+		Short:             short,
+		Long:              short + ". It holds until it is changed, over restarts.\n\nCONDUCTOR is an instance of this machine or any machine_id.",
+		Example:           "  gaia conductor " + verb + " shop",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			home, err := a.home()
 			if err != nil {
@@ -288,10 +290,11 @@ func (a *app) conductorLogs() *cobra.Command {
 	var since string
 	var lines int
 	cmd := &cobra.Command{
-		Use:     "logs [INSTANCE]",
-		Short:   "Show a conductor's journal",
-		Example: "  gaia conductor logs shop --follow\n  gaia conductor logs --since '10 min ago'",
-		Args:    cobra.MaximumNArgs(1),
+		Use:               "logs [INSTANCE]",
+		Short:             "Show a conductor's journal",
+		Example:           "  gaia conductor logs shop --follow\n  gaia conductor logs --since '10 min ago'",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			home, err := a.home()
 			if err != nil {
@@ -311,6 +314,7 @@ func (a *app) conductorLogs() *cobra.Command {
 				words = append(words, "--no-pager")
 			}
 			journal := exec.CommandContext(cmd.Context(), "journalctl", words...)
+			a.waiting.stop()
 			journal.Stdout, journal.Stderr = a.out, a.err
 			if err := journal.Run(); err != nil && cmd.Context().Err() == nil {
 				return fmt.Errorf("read the journal: %w", err)

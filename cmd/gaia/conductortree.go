@@ -27,7 +27,8 @@ question. Hooks that nobody trusted are never run, and their conductor claims no
 --all-permissions allows the checkout's agents to be given all permissions, if its configuration asks for that.`,
 		Example: `  gaia conductor trust
   gaia conductor trust shop --yes`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			home, err := a.home()
@@ -42,7 +43,11 @@ question. Hooks that nobody trusted are never run, and their conductor claims no
 				if err := a.confirm(yes, "Allow the agents of "+e.Checkout+" to do anything without asking"); err != nil {
 					return err
 				}
-				return home.TrustAll(ctx, e.Checkout)
+				if err := home.TrustAll(ctx, e.Checkout); err != nil {
+					return err
+				}
+				a.say("trusted")
+				return nil
 			}
 			hooks, err := baseHooks(ctx, home, e)
 			if err != nil {
@@ -128,9 +133,13 @@ Everything else is kept and listed with its reason. The tip is saved under refs/
 ever deleted.`,
 		Example: `  gaia conductor reap --dry-run
   gaia conductor reap shop`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if instance != "" {
+				if len(args) == 1 && args[0] != instance {
+					return usagef("%s is not %s: give the instance once", args[0], instance)
+				}
 				args = []string{instance}
 			}
 			return a.reap(cmd.Context(), args, dry)
@@ -138,7 +147,18 @@ ever deleted.`,
 	}
 	cmd.Flags().BoolVarP(&dry, "dry-run", "n", false, "say what would be done, and do nothing")
 	cmd.Flags().StringVar(&instance, "instance", "", "the same as the argument")
+	a.completeFlags(cmd, map[string]completer{"instance": a.instanceNames})
 	return cmd
+}
+
+// reapView is what became of a worktree.
+type reapView struct {
+	Path       string `json:"path"`
+	Identifier string `json:"identifier"`
+	Removed    bool   `json:"removed"`
+	Removable  bool   `json:"removable"`
+	Reason     string `json:"reason"`
+	Bytes      int64  `json:"bytes"`
 }
 
 func (a *app) reap(ctx context.Context, args []string, dry bool) error {
@@ -178,20 +198,24 @@ func (a *app) reap(ctx context.Context, args []string, dry bool) error {
 	if err != nil {
 		return err
 	}
-	v := render.Value{Data: reaped}
+	var v render.Value
+	views := []reapView{}
 	var rows [][]string
-	var freed int64
 	for _, r := range reaped {
+		views = append(views, reapView(r))
 		what := "kept"
-		if r.Removed {
-			what, freed = "removed", freed+r.Bytes
-			if dry {
-				what = "would be removed"
-			}
+		switch {
+		case r.Removed:
+			what = "removed"
+		case r.Removable && dry:
+			what = "would be removed"
+		}
+		if r.Removable {
 			v.Names = append(v.Names, r.Identifier)
 		}
 		rows = append(rows, []string{cmpOr(r.Identifier, "-"), what, render.Bytes(r.Bytes), r.Path, r.Reason})
 	}
+	v.Data = views
 	v.Table = func(w io.Writer) error {
 		if len(rows) == 0 {
 			_, err := fmt.Fprintln(w, "no worktrees")

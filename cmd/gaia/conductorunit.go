@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"gaia/internal/render"
 	"gaia/registry"
 	"gaia/units"
 )
@@ -21,7 +23,8 @@ func (a *app) conductorEnable() *cobra.Command {
 a shell in which they are found. Unit files are written where systemd finds none.`,
 		Example: `  gaia conductor enable --now
   gaia conductor enable shop`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			home, err := a.home()
@@ -30,6 +33,9 @@ a shell in which they are found. Unit files are written where systemd finds none
 			}
 			e, err := a.entry(home, args)
 			if err != nil {
+				return err
+			}
+			if err := a.checkPlaces(home); err != nil {
 				return err
 			}
 			if err := home.PrepareRuntime(); err != nil {
@@ -58,7 +64,9 @@ a shell in which they are found. Unit files are written where systemd finds none
 					return fmt.Errorf("start the conductor: %w", err)
 				}
 			}
-			a.say("%s is enabled%s", n.Conductor(e.Instance), map[bool]string{true: " and started"}[now])
+			if err := a.unitDone(ctx, man, e); err != nil {
+				return err
+			}
 			a.warnLinger(ctx)
 			return a.warnHooks(home, e)
 		},
@@ -97,11 +105,12 @@ func (a *app) warnHooks(home registry.Home, e registry.Entry) error {
 func (a *app) conductorDisable() *cobra.Command {
 	var now bool
 	cmd := &cobra.Command{
-		Use:     "disable [INSTANCE]",
-		Short:   "Let a conductor no longer start by itself",
-		Long:    "Let a conductor no longer start by itself; with --now stop it, too. Agents that are at work go on.",
-		Example: "  gaia conductor disable --now shop",
-		Args:    cobra.MaximumNArgs(1),
+		Use:               "disable [INSTANCE]",
+		Short:             "Let a conductor no longer start by itself",
+		Long:              "Let a conductor no longer start by itself; with --now stop it, too. Agents that are at work go on.",
+		Example:           "  gaia conductor disable --now shop",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withConductor(cmd.Context(), args, func(ctx context.Context, man *units.Manager, e registry.Entry) error {
 				unit := a.names().Conductor(e.Instance)
@@ -113,13 +122,34 @@ func (a *app) conductorDisable() *cobra.Command {
 						return fmt.Errorf("stop the conductor: %w", err)
 					}
 				}
-				a.say("%s is disabled%s", unit, map[bool]string{true: " and stopped"}[now])
-				return nil
+				return a.unitDone(ctx, man, e)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&now, "now", false, "stop it, too")
 	return cmd
+}
+
+// unitView is how a conductor's unit is after it was changed.
+type unitView struct {
+	Instance string `json:"instance"`
+	Unit     string `json:"unit"`
+	Active   string `json:"active"`
+	Enabled  string `json:"enabled"`
+}
+
+// unitDone prints how a conductor's unit is now.
+func (a *app) unitDone(ctx context.Context, man *units.Manager, e registry.Entry) error {
+	unit := a.names().Conductor(e.Instance)
+	st, err := man.Status(ctx, unit)
+	if err != nil {
+		return err
+	}
+	v := unitView{e.Instance, unit, st.Active, cmpOr(st.UnitFileState, st.Load)}
+	return a.print(render.Value{Data: v, Names: []string{v.Instance}, Table: func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%s is %s and %s\n", v.Unit, v.Active, v.Enabled)
+		return err
+	}})
 }
 
 // withConductor calls fn with a connection to systemd and the conductor that is meant.
@@ -142,23 +172,19 @@ func (a *app) withConductor(ctx context.Context, args []string, fn func(context.
 
 func (a *app) conductorJob(verb, short, long string, job func(*units.Manager, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
-		Use:     verb + " [INSTANCE]",
-		Short:   short,
-		Long:    strings.TrimSpace(short + ". " + long),
-		Example: "  gaia conductor " + verb + " shop",
-		Args:    cobra.MaximumNArgs(1),
+		Use:               verb + " [INSTANCE]",
+		Short:             short,
+		Long:              strings.TrimSpace(short + ". " + long),
+		Example:           "  gaia conductor " + verb + " shop",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withConductor(cmd.Context(), args, func(ctx context.Context, man *units.Manager, e registry.Entry) error {
 				unit := a.names().Conductor(e.Instance)
 				if err := job(man, ctx, unit); err != nil {
 					return err
 				}
-				st, err := man.Status(ctx, unit)
-				if err != nil {
-					return err
-				}
-				a.say("%s is %s", unit, st.Active)
-				return nil
+				return a.unitDone(ctx, man, e)
 			})
 		},
 	}

@@ -54,25 +54,35 @@ ones none; --all shows them all.`, finishedShown),
 		},
 	}
 	cmd.Flags().StringVarP(&project, "project", "p", "", "only the project with this key")
+	a.completeFlags(cmd, map[string]completer{"project": a.projectNames})
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "every finished and cancelled ticket, too")
 	a.watchFlag(cmd)
 	return cmd
 }
 
 func (a *app) board(ctx context.Context, c *remote.Client, project string, all bool) (render.Value, error) {
-	q := remote.Query{Filter: map[string][]string{}}
+	open := remote.Query{Filter: map[string][]string{"state": openStates()}}
+	finished := remote.Query{Filter: map[string][]string{"state": {domain.StateDone}}, Sort: []string{"-updated_at"}, Limit: finishedShown + 1}
+	if all {
+		finished.Filter["state"], finished.Limit = []string{domain.StateDone, domain.StateCancelled}, 0
+	}
 	if project != "" {
 		p, err := c.ProjectByKey(ctx, project)
 		if err != nil {
 			return render.Value{}, err
 		}
-		q.Filter["project"] = []string{p.ID}
+		open.Filter["project"], finished.Filter["project"] = []string{p.ID}, []string{p.ID}
 	}
-	tickets, err := c.Tickets(ctx, q)
+	tickets, err := c.Tickets(ctx, open)
 	if err != nil {
 		return render.Value{}, err
 	}
-	live, err := c.RunList(ctx, remote.Query{Filter: map[string][]string{"state": {string(domain.RunClaimed), string(domain.RunRunning)}}})
+	past, err := c.Tickets(ctx, finished)
+	if err != nil {
+		return render.Value{}, err
+	}
+	tickets = append(tickets, past...)
+	live, err := c.RunList(ctx, remote.Query{Filter: liveRuns()})
 	if err != nil {
 		return render.Value{}, err
 	}
@@ -92,12 +102,12 @@ func (a *app) board(ctx context.Context, c *remote.Client, project string, all b
 	for _, k := range tickets {
 		byState[k.State] = append(byState[k.State], boardEntry{k, runs[k.ID]})
 	}
-	var data []boardColumn
+	data := []boardColumn{}
 	var columns []render.Column
 	for _, state := range boardOrder {
 		entries := byState[state]
 		finished := state == domain.StateDone || state == domain.StateCancelled
-		if len(entries) == 0 || state == domain.StateCancelled && !all {
+		if len(entries) == 0 {
 			continue
 		}
 		slices.SortFunc(entries, func(x, y boardEntry) int {
@@ -108,8 +118,7 @@ func (a *app) board(ctx context.Context, c *remote.Client, project string, all b
 		})
 		col := render.Column{Title: state}
 		if finished && !all && len(entries) > finishedShown {
-			col.More = len(entries) - finishedShown
-			entries = entries[:finishedShown]
+			col.More, entries = true, entries[:finishedShown]
 		}
 		for _, e := range entries {
 			col.Cards = append(col.Cards, render.Card{Head: e.Identifier, Text: e.Title, Note: note(e, away[e.ID])})
@@ -145,12 +154,13 @@ func note(e boardEntry, away bool) string {
 
 func (a *app) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "why TICKET",
+		Use:   "why [TICKET]",
 		Short: "Say why a ticket is, or is not, claimed",
 		Long:  "Say for each conductor of the ticket's project which gates let the ticket through: by the rules of the claim itself.",
 		Example: `  gaia why SHOP-7
   gaia why SHOP-7 -o json`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.ticketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ref, _, err := a.ticketArg(args, 0)
 			if err != nil {
@@ -225,6 +235,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&project, "project", "p", "", "only the project with this key")
+	a.completeFlags(cmd, map[string]completer{"project": a.projectNames})
 	a.watchFlag(cmd)
 	return cmd
 }
@@ -232,7 +243,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 func snapshotText(w io.Writer, s domain.Snapshot) error {
 	var b strings.Builder
 	now := time.Now()
-	fmt.Fprintf(&b, "%d of %d slots in use, %d runs in all\n", s.Limits.Live, s.Limits.Slots, s.Totals.Runs)
+	fmt.Fprintf(&b, "%d of %d slots in use, runs so far: %d\n", s.Limits.Live, s.Limits.Slots, s.Totals.Runs)
 	for _, l := range footprintLines(&s.Totals.Footprint) {
 		fmt.Fprintf(&b, "%-12s %s\n", l[0]+":", l[1])
 	}
@@ -257,7 +268,11 @@ func snapshotText(w io.Writer, s domain.Snapshot) error {
 	}
 	section("conductors", len(s.Conductors))
 	for _, c := range s.Conductors {
-		fmt.Fprintf(&b, "  %s  %s  load %d of %d  %s\n", c.MachineID, c.Status, c.CurrentLoad, c.MaxParallel, render.Clean(c.Paused))
+		fmt.Fprintf(&b, "  %s  %s  load %d of %d", c.MachineID, c.Status, c.CurrentLoad, c.MaxParallel)
+		if c.Paused != "" {
+			fmt.Fprintf(&b, "  paused: %s", render.Clean(c.Paused))
+		}
+		b.WriteByte('\n')
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

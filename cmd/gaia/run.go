@@ -44,6 +44,9 @@ func (a *app) runList() *cobra.Command {
 		Example: `  gaia run list --live --watch
   gaia run list --ticket SHOP-7 -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 0 {
+				return usagef("--limit %d is less than 0", limit)
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -65,7 +68,7 @@ func (a *app) runList() *cobra.Command {
 					q.Filter["ticket"] = []string{k.ID}
 				}
 				if live {
-					q.Filter["state"] = []string{string(domain.RunClaimed), string(domain.RunRunning)}
+					q.Filter["state"] = liveRuns()["state"]
 				}
 				runs, err := c.RunList(ctx, q)
 				if err != nil {
@@ -77,9 +80,10 @@ func (a *app) runList() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVarP(&project, "project", "p", "", "only of the project with this key")
-	f.StringVarP(&ticket, "ticket", "t", "", "only of this ticket")
+	f.StringVar(&ticket, "ticket", "", "only of this ticket")
 	f.BoolVar(&live, "live", false, "only those that hold a ticket now")
 	f.IntVar(&limit, "limit", 50, "at most so many; 0 for all")
+	a.completeFlags(cmd, map[string]completer{"project": a.projectNames, "ticket": a.ticketNames})
 	a.watchFlag(cmd)
 	return cmd
 }
@@ -94,16 +98,13 @@ func (a *app) runsValue(ctx context.Context, c *remote.Client, runs []domain.Run
 	if err != nil {
 		return render.Value{}, err
 	}
-	identifiers := map[string]string{}
-	for _, r := range runs {
-		if _, ok := identifiers[r.Ticket]; ok {
-			continue
-		}
-		k, err := c.Ticket(ctx, r.Ticket)
-		if err != nil {
-			return render.Value{}, err
-		}
-		identifiers[r.Ticket] = k.Identifier
+	ids := make([]string, len(runs))
+	for i, r := range runs {
+		ids[i] = r.Ticket
+	}
+	tickets, err := ticketsByID(ctx, c, ids)
+	if err != nil {
+		return render.Value{}, err
 	}
 	v := render.Value{Data: runs}
 	rows := make([][]string, len(runs))
@@ -111,7 +112,7 @@ func (a *app) runsValue(ctx context.Context, c *remote.Client, runs []domain.Run
 	for i, r := range runs {
 		v.Names = append(v.Names, runName(n, r))
 		rows[i] = []string{
-			runName(n, r), identifiers[r.Ticket], r.StateAtStart, string(r.State), activity(r), cmpOr(string(r.Agent), "-"),
+			runName(n, r), tickets[r.Ticket].Identifier, r.StateAtStart, string(r.State), activity(r), cmpOr(string(r.Agent), "-"),
 			n.conductors[r.Conductor], strconv.Itoa(r.Attempt), render.Age(now, r.ClaimedAt.Time), cmpOr(string(r.EndReason), "-"),
 		}
 	}
@@ -142,16 +143,22 @@ func (a *app) findRun(ctx context.Context, c *remote.Client, ref string) (domain
 	if err != nil {
 		return c.Run(ctx, ref)
 	}
-	p, err := a.project(ctx, c, key)
-	if err != nil {
-		return domain.Run{}, err
+	if key == "" {
+		if _, co, err := a.checkout(); err == nil {
+			key = co.Project
+		}
 	}
-	runs, err := c.RunList(ctx, remote.Query{Filter: map[string][]string{"project": {p.ID}, "number": {strconv.Itoa(n)}}})
-	if err != nil {
-		return domain.Run{}, err
+	if key != "" {
+		return c.Run(ctx, key+"/"+strconv.Itoa(n))
 	}
-	if len(runs) == 0 {
-		return domain.Run{}, fmt.Errorf("%s has no run %d: %w", p.Key, n, domain.ErrNotFound)
+	runs, err := c.RunList(ctx, remote.Query{Filter: map[string][]string{"number": {strconv.Itoa(n)}}, Limit: 2})
+	switch {
+	case err != nil:
+		return domain.Run{}, err
+	case len(runs) == 0:
+		return domain.Run{}, fmt.Errorf("there is no run %d (gaia run list): %w", n, domain.ErrNotFound)
+	case len(runs) > 1:
+		return domain.Run{}, usagef("several projects have a run %d: give it as KEY/%d (gaia run list)", n, n)
 	}
 	return runs[0], nil
 }
@@ -173,7 +180,8 @@ func (a *app) runShow() *cobra.Command {
 		Short: "Show a run, and how to attach to it with plain tmux",
 		Example: `  gaia run show 12
   gaia run show SHOP/12 -o yaml`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.runNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client()
 			if err != nil {
@@ -305,7 +313,8 @@ machine that hosted the run. What Gaia itself logged of it is in the journal:
 journalctl --user GAIA_RUN=ID`,
 		Example: `  gaia run logs 12 --follow
   gaia run logs 12 --screen`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.runNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			c, err := a.client()
@@ -329,7 +338,8 @@ journalctl --user GAIA_RUN=ID`,
 				if err != nil {
 					return err
 				}
-				_, err = io.WriteString(a.out, text)
+				a.waiting.stop()
+				_, err = io.WriteString(a.out, strings.TrimRight(render.CleanText(text), "\n")+"\n")
 				return err
 			}
 			return a.copyLog(ctx, c, folder, r, follow)
@@ -356,6 +366,9 @@ func (a *app) lastScreen(ctx context.Context, folder session.Folder, r domain.Ru
 	return text, nil
 }
 
+// followBeat is how often a followed run is looked up at the hub.
+const followBeat = 3 * time.Second
+
 // copyLog prints output.log. It is terminal output, made to be shown on one.
 func (a *app) copyLog(ctx context.Context, c *remote.Client, folder session.Folder, r domain.Run, follow bool) error {
 	f, err := os.Open(folder.Path("output.log"))
@@ -363,6 +376,8 @@ func (a *app) copyLog(ctx context.Context, c *remote.Client, folder session.Fold
 		return fmt.Errorf("run %d has no output yet: %w", r.Number, err)
 	}
 	defer f.Close()
+	a.waiting.stop()
+	asked := time.Now()
 	for {
 		if _, err := io.Copy(a.out, f); err != nil {
 			return fmt.Errorf("copy the output of run %d: %w", r.Number, err)
@@ -374,9 +389,14 @@ func (a *app) copyLog(ctx context.Context, c *remote.Client, folder session.Fold
 		if ctx.Err() != nil {
 			return nil
 		}
-		if _, err := os.Stat(folder.Path("record.json")); err == nil {
-			_, err := io.Copy(a.out, f)
-			return err
+		// The host's record says at once that the session is over; a host that was killed leaves none, and then the hub knows.
+		if _, err := folder.Record(); err == nil {
+			r.State = domain.RunDone
+		} else if time.Since(asked) > followBeat {
+			asked = time.Now()
+			if now, err := c.Run(ctx, r.ID); err == nil {
+				r = now
+			}
 		}
 	}
 }
@@ -391,7 +411,8 @@ func (a *app) runStop() *cobra.Command {
 claimed again at once.`,
 		Example: `  gaia run stop 12 --note "wrong direction"
   gaia run stop SHOP/12 --retry`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeFirst(a.liveRunNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			c, err := a.client()
@@ -430,7 +451,8 @@ func (a *app) runFootprint() *cobra.Command {
 says with the flags what it has used so far.`,
 		Example: `  gaia run footprint 12 -o json
   gaia run footprint --tokens-in 12000 --tokens-out 900 --turns 4     # inside a run`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.runNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			c, err := a.client()
@@ -441,16 +463,20 @@ says with the flags what it has used so far.`,
 			if err != nil {
 				return err
 			}
-			if flagsSet(cmd) {
+			if changed(cmd) {
 				if r, err = c.PatchRunFootprint(ctx, r.ID, f); err != nil {
 					return err
 				}
 			}
-			used := f
+			n, err := readNames(ctx, c)
+			if err != nil {
+				return err
+			}
+			name, used := runName(n, r), f
 			if r.Footprint != nil {
 				used = *r.Footprint
 			}
-			return a.print(render.Value{Data: used, Names: []string{r.ID}, Table: func(w io.Writer) error {
+			return a.print(render.Value{Data: used, Names: []string{name}, Table: func(w io.Writer) error {
 				var rows [][]string
 				for _, l := range footprintLines(&used) {
 					rows = append(rows, l[:])
@@ -468,15 +494,6 @@ says with the flags what it has used so far.`,
 	fl.Float64Var(&f.Cost, "cost", 0, "US dollars")
 	fl.StringVar(&f.Model, "model", "", "name of the model")
 	return cmd
-}
-
-// flagsSet reports whether a flag of the command itself was given.
-func flagsSet(cmd *cobra.Command) bool {
-	set := false
-	for _, name := range []string{"tokens-in", "tokens-out", "tokens-cache-read", "tokens-cache-write", "turns", "cost", "model"} {
-		set = set || cmd.Flags().Changed(name)
-	}
-	return set
 }
 
 // self is the folder of Gaia's binaries: that of this one, with links resolved.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gaia/domain"
+	"gaia/internal/render"
 	"gaia/registry"
 	"gaia/remote"
 	"gaia/units"
@@ -42,7 +45,7 @@ kept, so it may be run again.`,
   gaia init --user-id ada --host-id desk --key SHOP --agent script --yes`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.setUp(cmd.Context(), s, true) },
 	}
-	s.flags(cmd)
+	a.setupFlags(cmd, &s)
 	f := cmd.Flags()
 	f.StringVar(&s.name, "name", "", "name of the project for people")
 	f.StringVar(&s.customer, "customer", "", "whom the project is for")
@@ -59,11 +62,11 @@ needs: .gaia/conductor.toml must be there, and the project at the hub.`,
 		Example: "  gaia conductor init --instance shop-two",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.setUp(cmd.Context(), s, false) },
 	}
-	s.flags(cmd)
+	a.setupFlags(cmd, &s)
 	return cmd
 }
 
-func (s *setup) flags(cmd *cobra.Command) {
+func (a *app) setupFlags(cmd *cobra.Command, s *setup) {
 	f := cmd.Flags()
 	f.StringVar(&s.user, "user-id", "", "what the hub calls you: a-z, 0-9 and -")
 	f.StringVar(&s.host, "host-id", "", "what the hub calls this machine: a-z, 0-9 and -")
@@ -73,6 +76,7 @@ func (s *setup) flags(cmd *cobra.Command) {
 	f.StringVar(&s.agent, "agent", "", "agent of tickets that name none")
 	f.BoolVar(&s.trust, "trust", false, "trust the hooks of this checkout as they are now")
 	f.BoolVarP(&s.yes, "yes", "y", false, "take every proposal without asking")
+	a.completeFlags(cmd, map[string]completer{"agent": a.agentNames})
 }
 
 // need returns an answer: the flag's, else the proposal with --yes, else a person's.
@@ -81,8 +85,8 @@ func (a *app) need(s setup, given, flag, question, proposal string, check func(s
 	if answer == "" && s.yes {
 		answer = proposal
 	}
-	if answer == "" && !a.interactive() {
-		return "", usagef("give --%s (nobody can be asked here), or --yes to take the proposal %q", flag, proposal)
+	if answer == "" && (s.yes || !a.interactive()) {
+		return "", usagef("give --%s: there is nothing to propose", flag)
 	}
 	for answer == "" {
 		var err error
@@ -95,7 +99,7 @@ func (a *app) need(s setup, given, flag, question, proposal string, check func(s
 		}
 	}
 	if err := check(answer); err != nil {
-		return "", usageError{err}
+		return "", usagef("--%s: %w", flag, err)
 	}
 	return answer, nil
 }
@@ -108,6 +112,12 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 	}
 	top, err := a.toplevel()
 	if err != nil {
+		return err
+	}
+	if err := a.checkPlaces(home); err != nil {
+		return err
+	}
+	if err := a.unanswered(home, top, s, whole); err != nil {
 		return err
 	}
 	notes, err := home.Prepare()
@@ -149,13 +159,73 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 	if err := a.projectAtHub(ctx, c, checkout, machine, s, whole); err != nil {
 		return err
 	}
-	a.say("\n%s is set up as the conductor %q of the project %s.", top, entry.Instance, checkout.Project)
+	id, err := domain.MachineID(machine.UserID, machine.HostID, entry.Instance)
+	if err != nil {
+		return err
+	}
+	view := setupView{entry.Instance, id, entry.Checkout, checkout.Project, c.Hub()}
+	if err := a.print(render.Value{Data: view, Names: []string{view.Instance}, Table: func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%s is set up as the conductor %s of the project %s\n", render.Clean(top), view.Instance, view.Project)
+		return err
+	}}); err != nil {
+		return err
+	}
 	if committed(ctx, g) {
 		a.say("Next: gaia conductor enable --now %s", entry.Instance)
 	} else {
 		a.say("Next: commit %s, then gaia conductor enable --now %s", conductorFile, entry.Instance)
 	}
 	return nil
+}
+
+// setupView is what init has set up.
+type setupView struct {
+	Instance  string `json:"instance"`
+	MachineID string `json:"machine_id"`
+	Checkout  string `json:"checkout"`
+	Project   string `json:"project"` // key
+	Hub       string `json:"hub"`
+}
+
+// checkPlaces refuses an installation whose runs systemd could not start, before anything is written to it.
+func (a *app) checkPlaces(home registry.Home) error {
+	if _, err := a.paths(); err != nil {
+		return err
+	}
+	if err := units.CheckArgument(home.RunsDir()); err != nil {
+		return usagef("runs would lie in %s, from where systemd cannot start them: %w\nSet XDG_STATE_HOME, or GAIA_HOME, to another folder", home.RunsDir(), err)
+	}
+	return nil
+}
+
+// unanswered names all flags at once that are missing where nobody can be asked, before anything is written.
+func (a *app) unanswered(home registry.Home, top string, s setup, whole bool) error {
+	if s.yes || a.interactive() {
+		return nil
+	}
+	var flags []string
+	want := func(present bool, answers ...[2]string) {
+		for _, v := range answers {
+			if !present && v[1] == "" {
+				flags = append(flags, "--"+v[0])
+			}
+		}
+	}
+	there := func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+	_, err := home.EntryOf(top)
+	if err != nil && !errors.Is(err, domain.ErrNotFound) {
+		return err
+	}
+	want(there(home.MachineFile()), [2]string{"user-id", s.user}, [2]string{"host-id", s.host})
+	want(!whole || there(filepath.Join(top, conductorFile)), [2]string{"key", s.key}, [2]string{"slug", s.slug})
+	want(err == nil, [2]string{"instance", s.instance})
+	if len(flags) == 0 {
+		return nil
+	}
+	return usagef("nobody can be asked here: give %s, or --yes to take the proposals", strings.Join(flags, ", "))
 }
 
 // committed reports whether conductor.toml is in the commit from which new trees start.
@@ -170,13 +240,16 @@ func committed(ctx context.Context, g *workspace.Git) bool {
 
 // toplevel is the checkout that this folder is in.
 func (a *app) toplevel() (string, error) {
-	dir, err := os.Getwd()
+	dir, err := a.getwd()
 	if err != nil {
 		return "", err
 	}
 	top, err := registry.FindCheckout(dir)
 	if err != nil {
-		return "", usagef("%w\ngaia init is run inside a git checkout: cd into it, or git init", err)
+		return "", usageError{err}
+	}
+	if _, err := os.Stat(filepath.Join(top, ".git")); err != nil {
+		return "", usagef("%s is in no git checkout: cd into one, or make one with git init", dir)
 	}
 	return top, nil
 }
@@ -199,15 +272,15 @@ func (a *app) machine(home registry.Home, s setup) (registry.Machine, error) {
 	host, _ := os.Hostname()
 	host, _, _ = strings.Cut(host, ".")
 	var m registry.Machine
-	if m.UserID, err = a.need(s, s.user, "user-id", "What shall the hub call you", domain.Slug(a.getenv("USER"), nil), part("user_id")); err != nil {
+	if m.UserID, err = a.need(s, s.user, "user-id", "What shall the hub call you", slugOf(a.userName()), part("user_id")); err != nil {
 		return m, err
 	}
-	if m.HostID, err = a.need(s, s.host, "host-id", "What shall the hub call this machine", domain.Slug(host, nil), part("host_id")); err != nil {
+	if m.HostID, err = a.need(s, s.host, "host-id", "What shall the hub call this machine", slugOf(host), part("host_id")); err != nil {
 		return m, err
 	}
 	m.DefaultAgent = s.agent
 	if err := home.WriteMachine(m); err != nil {
-		return m, err
+		return m, fmt.Errorf("write %s: %w", home.MachineFile(), err)
 	}
 	a.say("wrote %s", home.MachineFile())
 	return m, nil
@@ -234,7 +307,7 @@ func (a *app) checkoutFile(top string, s setup, whole bool) (registry.Checkout, 
 	if err != nil {
 		return registry.Checkout{}, err
 	}
-	slug, err := a.need(s, s.slug, "slug", "Short name of the project in lower case", domain.Slug(strings.ToLower(name), nil), domain.CheckSlug)
+	slug, err := a.need(s, s.slug, "slug", "Short name of the project in lower case", slugOf(strings.ToLower(name)), domain.CheckSlug)
 	if err != nil {
 		return registry.Checkout{}, err
 	}
@@ -245,6 +318,26 @@ func (a *app) checkoutFile(top string, s setup, whole bool) (registry.Checkout, 
 	}
 	a.say("wrote %s", path)
 	return c, nil
+}
+
+// userName is what the machine calls the user.
+func (a *app) userName() string {
+	if name := a.getenv("USER"); name != "" {
+		return name
+	}
+	u, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	return u.Username
+}
+
+// slugOf is a name as a slug; where there is none, nothing is proposed.
+func slugOf(name string) string {
+	if name == "" {
+		return ""
+	}
+	return domain.Slug(name, nil)
 }
 
 // proposeKey makes a project key of a folder's name.
@@ -345,6 +438,7 @@ func (a *app) manager(ctx context.Context, home registry.Home) (*units.Manager, 
 	if err := home.NeedRuntime(); err != nil {
 		return nil, usageError{err}
 	}
+	a.waiting.start("waiting for systemd")
 	m, err := units.Connect(ctx, home.RuntimeRoot)
 	if err != nil {
 		return nil, fmt.Errorf("%w\nIs there a user manager? systemctl --user status", err)

@@ -14,10 +14,14 @@ import (
 	"gaia/internal/render"
 )
 
-func (a *app) print(v render.Value) error { return render.Print(a.out, a.format, v) }
+func (a *app) print(v render.Value) error {
+	a.waiting.stop()
+	return render.Print(a.out, a.format, v)
+}
 
 // say prints a sentence for a person, never mixed with output.
 func (a *app) say(format string, args ...any) {
+	a.waiting.hide()
 	fmt.Fprintln(a.err, render.CleanText(fmt.Sprintf(format, args...)))
 }
 
@@ -44,11 +48,11 @@ func (a *app) interactive() bool {
 
 // ask asks a person for a line; proposal is the answer to an empty one.
 func (a *app) ask(question, proposal string) (string, error) {
+	a.waiting.stop()
 	if proposal != "" {
-		fmt.Fprintf(a.err, "%s [%s]: ", question, proposal)
-	} else {
-		fmt.Fprintf(a.err, "%s: ", question)
+		question += " [" + proposal + "]"
 	}
+	fmt.Fprint(a.err, render.Clean(question)+": ")
 	line, err := bufio.NewReader(unbuffered{a.in}).ReadString('\n')
 	if err != nil && line == "" {
 		return "", usagef("no answer to %q", question)
@@ -71,21 +75,30 @@ func (u unbuffered) Read(p []byte) (int, error) {
 
 // text returns a long text: from a file, from standard input for "-", or as given.
 func (a *app) text(given, file string) (string, error) {
-	if file == "" && given == "-" {
+	if file != "" && given != "" {
+		return "", usagef("the text is given twice: leave out either it or -F")
+	}
+	if given == "-" {
 		file = "-"
 	}
 	if file == "" {
 		return given, nil
 	}
-	var b []byte
-	var err error
-	if file == "-" {
-		b, err = io.ReadAll(io.LimitReader(a.in, domain.MaxDescription+1))
-	} else {
-		b, err = os.ReadFile(file)
+	in := a.in
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", usagef("read the text: %w", err)
+		}
+		defer f.Close()
+		in = f
 	}
+	b, err := io.ReadAll(io.LimitReader(in, domain.MaxDescription+1))
 	if err != nil {
 		return "", usagef("read the text: %w", err)
+	}
+	if len(b) > domain.MaxDescription {
+		return "", fmt.Errorf("%w: the text has more than %d bytes", domain.ErrInvalid, domain.MaxDescription)
 	}
 	return string(bytes.TrimRight(b, "\n")), nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,6 +54,22 @@ func readNames(ctx context.Context, c *remote.Client) (names, error) {
 		n.conductors[con.ID] = con.MachineID
 	}
 	return n, err
+}
+
+// ticketsByID reads tickets, many in one question.
+func ticketsByID(ctx context.Context, c *remote.Client, ids []string) (map[string]domain.Ticket, error) {
+	ids = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(ids))), func(id string) bool { return id == "" })
+	out := map[string]domain.Ticket{}
+	for part := range slices.Chunk(ids, 50) {
+		tickets, err := c.Tickets(ctx, remote.Query{Filter: map[string][]string{"id": part}})
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range tickets {
+			out[k.ID] = k
+		}
+	}
+	return out, nil
 }
 
 func priority(p *float64) string {
@@ -117,6 +134,9 @@ func (a *app) ticketList() *cobra.Command {
 		Example: `  gaia ticket list --state coding,review
   gaia ticket list --label ui --all -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkStates(states, workflows); err != nil {
+				return err
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -134,6 +154,9 @@ func (a *app) ticketList() *cobra.Command {
 					if len(values) > 0 {
 						q.Filter[field] = lower(values)
 					}
+				}
+				if !all && len(states) == 0 {
+					q.Filter["state"] = openStates() // the hub sends no more than this; a state may end one workflow and not another
 				}
 				tickets, err := c.Tickets(ctx, q)
 				if err != nil {
@@ -155,8 +178,60 @@ func (a *app) ticketList() *cobra.Command {
 	f.StringSliceVarP(&labels, "label", "l", nil, "only with one of these labels")
 	f.StringSliceVar(&assignees, "assignee", nil, "only assigned to one of these users")
 	f.BoolVarP(&all, "all", "a", false, "also those that are finished")
+	a.completeFlags(cmd, map[string]completer{
+		"project": a.projectNames, "state": stateNames, "workflow": workflowNames, "label": a.labelNames, "assignee": a.userNames,
+	})
 	a.watchFlag(cmd)
 	return cmd
+}
+
+// openStates are those in which a ticket of some workflow is not finished.
+func openStates() []string {
+	set := map[string]bool{}
+	for _, w := range domain.Workflows() {
+		for _, s := range w.States {
+			if !s.Terminal {
+				set[s.Name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// checkStates tells a typing mistake from a list that is empty.
+func checkStates(states, workflows []string) error {
+	known := func(what string, given, all []string) error {
+		for _, v := range lower(given) {
+			if !slices.Contains(all, v) {
+				return usagef("there is no %s %q; there are: %s", what, v, strings.Join(all, ", "))
+			}
+		}
+		return nil
+	}
+	if err := known("state", states, allStates()); err != nil {
+		return err
+	}
+	return known("workflow", workflows, allWorkflows())
+}
+
+func allStates() []string {
+	set := map[string]bool{}
+	for _, w := range domain.Workflows() {
+		for _, s := range w.States {
+			set[s.Name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+func allWorkflows() []string {
+	var ids []string
+	for _, w := range domain.Workflows() {
+		if w.ID != domain.Unqualified {
+			ids = append(ids, w.ID)
+		}
+	}
+	return ids
 }
 
 func lower(in []string) []string {
@@ -180,7 +255,8 @@ func (a *app) ticketShow() *cobra.Command {
 		Short: "Show a ticket with its comments and runs",
 		Example: `  gaia ticket show SHOP-7
   gaia ticket show            # inside a run: its own ticket`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.ticketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ref, _, err := a.ticketArg(args, 0)
 			if err != nil {
@@ -215,22 +291,15 @@ func (a *app) ticketView(ctx context.Context, c *remote.Client, ref string) (ren
 	if err != nil {
 		return render.Value{}, err
 	}
+	others, err := ticketsByID(ctx, c, append(slices.Clone(k.BlockedBy), string(k.Parent)))
+	if err != nil {
+		return render.Value{}, err
+	}
 	blockers := make([]string, len(k.BlockedBy))
 	for i, id := range k.BlockedBy {
-		b, err := c.Ticket(ctx, id)
-		if err != nil {
-			return render.Value{}, err
-		}
-		blockers[i] = b.Identifier + " (" + b.State + ")"
+		blockers[i] = others[id].Identifier + " (" + others[id].State + ")"
 	}
-	parent := ""
-	if k.Parent != "" {
-		p, err := c.Ticket(ctx, string(k.Parent))
-		if err != nil {
-			return render.Value{}, err
-		}
-		parent = p.Identifier
-	}
+	parent := others[string(k.Parent)].Identifier
 	return render.Value{Data: view, Names: []string{k.Identifier}, Table: func(w io.Writer) error {
 		return ticketText(w, view, n, parent, blockers)
 	}}, nil
@@ -248,12 +317,14 @@ func ticketText(w io.Writer, v ticketView, n names, parent string, blockers []st
 	line("project", n.projects[v.Project].Key)
 	line("workflow", cmpOr(string(v.Workflow), "none yet"))
 	line("state", v.State)
-	line("open", strings.Join(domain.Open(string(v.Workflow), v.State), ", "))
+	line("goes to", strings.Join(domain.Open(string(v.Workflow), v.State), ", "))
 	line("situation", situation(v.Ticket, now))
 	if v.Hold != nil {
 		line("hold", v.Hold.Note)
 	}
-	line("priority", priority(v.Priority))
+	if v.Priority != nil {
+		line("priority", priority(v.Priority))
+	}
 	line("assignee", string(v.Assignee))
 	line("target", n.conductors[string(v.Target)])
 	line("tree at", n.conductors[string(v.TreeAt)])
@@ -291,11 +362,7 @@ func ticketText(w io.Writer, v ticketView, n names, parent string, blockers []st
 }
 
 // patchTicket changes one ticket and prints it.
-func (a *app) patchTicket(ctx context.Context, ref string, p domain.TicketPatch) error {
-	c, err := a.client()
-	if err != nil {
-		return err
-	}
+func (a *app) patchTicket(ctx context.Context, c *remote.Client, ref string, p domain.TicketPatch) error {
 	k, err := c.PatchTicket(ctx, ref, p)
 	if err != nil {
 		return err

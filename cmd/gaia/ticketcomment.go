@@ -19,7 +19,8 @@ func (a *app) ticketComment() *cobra.Command {
 debug_diagnose, summary, acceptance, scenario, test.`,
 		Example: `  gaia ticket comment SHOP-7 "Please keep the old colours as the default"
   gaia ticket comment --type spec -F spec.md        # inside a run`,
-		Args: cobra.MaximumNArgs(2),
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: a.completeFirst(a.ticketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			want := 1
 			if file != "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -10,7 +11,7 @@ import (
 	"gaia/remote"
 )
 
-// textFlags adds -F to a command with a long text.
+// textFlag adds -F to a command with a long text.
 func textFlag(cmd *cobra.Command, file *string, what string) {
 	cmd.Flags().StringVarP(file, "file", "F", "", "read the "+what+" from this file, - for standard input")
 }
@@ -28,18 +29,10 @@ func parsePriority(s string) (*float64, error) {
 		return nil, nil
 	}
 	v, err := strconv.ParseFloat(s, 64)
-	if err != nil {
+	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
 		return nil, usagef("priority %q is neither a number nor none", s)
 	}
 	return &v, nil
-}
-
-func workflowCompletion(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	var ids []string
-	for _, w := range domain.Workflows() {
-		ids = append(ids, w.ID)
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (a *app) ticketCreate() *cobra.Command {
@@ -70,42 +63,35 @@ Inside a run the ticket becomes a sub-ticket of the run's own.`,
 				return usagef("--not-before: %w", err)
 			}
 			d.Links = parseLinks(links)
-			d.Assignee, d.Target, d.Parent = domain.Ref(assignee), domain.Ref(target), domain.Ref(parent)
+			d.Assignee = domain.Ref(assignee)
 			d.Workflow, d.Agent, d.Origin = domain.Ref(workflow), domain.Ref(agent), domain.Ref(origin)
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
-			switch {
-			case a.inRun():
-				if d.Parent == "" {
-					d.Parent = domain.Ref(a.getenv("GAIA_TICKET"))
-				}
-				own, err := c.Ticket(ctx, string(d.Parent))
+			if a.inRun() && parent == "" {
+				parent = a.getenv("GAIA_TICKET")
+			}
+			if parent != "" {
+				k, err := c.Ticket(ctx, parent)
 				if err != nil {
 					return err
 				}
-				d.Parent, d.Project = domain.Ref(own.ID), own.Project
-			default:
+				d.Parent, d.Project = domain.Ref(k.ID), k.Project
+			}
+			if d.Project == "" || project != "" {
 				p, err := a.project(ctx, c, project)
 				if err != nil {
 					return err
 				}
 				d.Project = p.ID
-				if d.Target != "" {
-					con, err := conductorByName(ctx, c, target)
-					if err != nil {
-						return err
-					}
-					d.Target = domain.Ref(con.ID)
+			}
+			if target != "" {
+				con, err := conductorByName(ctx, c, target)
+				if err != nil {
+					return err
 				}
-				if d.Parent != "" {
-					k, err := c.Ticket(ctx, parent)
-					if err != nil {
-						return err
-					}
-					d.Parent = domain.Ref(k.ID)
-				}
+				d.Target = domain.Ref(con.ID)
 			}
 			if d.BlockedBy, err = ticketIDs(ctx, c, d.BlockedBy); err != nil {
 				return err
@@ -118,7 +104,7 @@ Inside a run the ticket becomes a sub-ticket of the run's own.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&project, "project", "p", "", "key of the project (default: the checkout's, or the only one)")
+	f.StringVarP(&project, "project", "p", "", "key of the project (default: that of the parent, of the checkout, or the only one)")
 	f.StringVarP(&d.Description, "description", "d", "", "description in Markdown, - for standard input")
 	textFlag(cmd, &file, "description")
 	f.StringVar(&workflow, "workflow", "", "workflow (default: to be qualified)")
@@ -134,7 +120,10 @@ Inside a run the ticket becomes a sub-ticket of the run's own.`,
 	f.StringVar(&origin, "origin", "", "URL that it comes from; one ticket of the project at most has it")
 	f.StringSliceVar(&links, "link", nil, "URL to keep with it; may be repeated")
 	f.StringVar(&notBefore, "not-before", "", "time before which it is not claimed, RFC 3339")
-	_ = cmd.RegisterFlagCompletionFunc("workflow", workflowCompletion)
+	a.completeFlags(cmd, map[string]completer{
+		"project": a.projectNames, "workflow": workflowNames, "label": a.labelNames, "parent": a.ticketNames,
+		"blocked-by": a.ticketNames, "assignee": a.userNames, "target": a.conductorNames, "agent": a.agentNames,
+	})
 	return cmd
 }
 

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"gaia/domain"
 	"gaia/remote"
@@ -23,7 +25,8 @@ func (a *app) ticketEdit() *cobra.Command {
 		Example: `  gaia ticket edit SHOP-7 --title "Add a dark mode switch" --priority 1
   gaia ticket edit SHOP-7 -F description.md
   gaia ticket edit SHOP-7 --priority none --not-before ""`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.ticketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ref, _, err := a.ticketArg(args, 0)
 			if err != nil {
@@ -82,7 +85,7 @@ func (a *app) ticketEdit() *cobra.Command {
 				}
 				p.Project = &pr.ID
 			}
-			if f.NFlag() == 0 {
+			if !changed(cmd) {
 				text, err := a.editor(ctx, c, ref)
 				if err != nil {
 					return err
@@ -106,7 +109,15 @@ func (a *app) ticketEdit() *cobra.Command {
 	f.StringVar(&project, "project", "", "key of the project to move it to; the identifier stays")
 	f.StringVar(&notBefore, "not-before", "", `time before which it is not claimed, RFC 3339; "" for none`)
 	f.StringSliceVar(&links, "link", nil, "URL to add; may be repeated")
+	a.completeFlags(cmd, map[string]completer{"agent": a.agentNames, "parent": a.ticketNames, "project": a.projectNames})
 	return cmd
+}
+
+// changed reports whether a flag of the command's own was given, rather than one that all commands have.
+func changed(cmd *cobra.Command) bool {
+	given := false
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { given = given || f.Changed })
+	return given
 }
 
 // editor lets a person edit a ticket's description.
@@ -114,7 +125,12 @@ func (a *app) editor(ctx context.Context, c *remote.Client, ref string) (string,
 	if !a.interactive() {
 		return "", usagef("nothing to change: give at least one flag (see gaia ticket edit --help)")
 	}
-	words := strings.Fields(cmpOr(a.getenv("VISUAL"), cmpOr(a.getenv("EDITOR"), "vi")))
+	words := []string{"vi"}
+	for _, name := range []string{"EDITOR", "VISUAL"} {
+		if w := strings.Fields(a.getenv(name)); len(w) > 0 {
+			words = w
+		}
+	}
 	k, err := c.Ticket(ctx, ref)
 	if err != nil {
 		return "", err
@@ -130,11 +146,15 @@ func (a *app) editor(ctx context.Context, c *remote.Client, ref string) (string,
 	if err := f.Close(); err != nil {
 		return "", fmt.Errorf("write the description to edit: %w", err)
 	}
+	a.waiting.stop()
 	cmd := exec.CommandContext(ctx, words[0], append(words[1:], f.Name())...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stderr, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s: %w; nothing was changed", words[0], err)
 	}
-	text, err := os.ReadFile(f.Name())
-	return strings.TrimRight(string(text), "\n"), err
+	text, err := a.text("", f.Name())
+	if err == nil && text == strings.TrimRight(k.Description, "\n") {
+		return "", errors.New("the description is as it was; nothing was changed")
+	}
+	return text, err
 }

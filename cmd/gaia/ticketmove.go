@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"gaia/domain"
+	"gaia/remote"
 	"gaia/workspace"
 )
 
@@ -25,7 +27,8 @@ it, a branch that is not pushed. If the hub does not answer it waits up to 10 mi
 		Example: `  gaia ticket move SHOP-7 todo
   gaia ticket move --workflow gaia_bug diagnose     # inside a run, at the end of its qualification
   gaia ticket move review`,
-		Args: cobra.RangeArgs(1, 2),
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: a.completeMove,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ref, rest, err := a.ticketArg(args, 1)
 			if err != nil {
@@ -35,20 +38,40 @@ it, a branch that is not pushed. If the hub does not answer it waits up to 10 mi
 			if cmd.Flags().Changed("workflow") {
 				p.Workflow = &workflow
 			}
-			if a.inRun() && ref == a.getenv("GAIA_TICKET") {
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			own, err := a.ownTicket(cmd.Context(), c, ref)
+			if err != nil {
+				return err
+			}
+			if own {
 				head, err := a.checkTree(cmd.Context(), anyway)
 				if err != nil {
 					return err
 				}
-				p.Head = &head
+				if head != "" {
+					p.Head = &head
+				}
 			}
-			return a.patchTicket(cmd.Context(), ref, p)
+			return a.patchTicket(cmd.Context(), c, ref, p)
 		},
 	}
 	cmd.Flags().StringVar(&workflow, "workflow", "", "set the workflow as well; possible while the ticket is qualified")
 	cmd.Flags().BoolVar(&anyway, "anyway", false, "move even if work in the tree is not committed or not pushed")
-	_ = cmd.RegisterFlagCompletionFunc("workflow", workflowCompletion)
+	a.completeFlags(cmd, map[string]completer{"workflow": workflowNames})
 	return cmd
+}
+
+// ownTicket reports whether ref, an identifier or an id, is the ticket of the run that calls.
+func (a *app) ownTicket(ctx context.Context, c *remote.Client, ref string) (bool, error) {
+	own := a.getenv("GAIA_TICKET")
+	if !a.inRun() || ref == own {
+		return a.inRun(), nil
+	}
+	k, err := c.Ticket(ctx, ref)
+	return k.Identifier == own, err
 }
 
 // checkTree returns the commit that the run's worktree stands at, or says what is still to be done there.
@@ -58,40 +81,51 @@ func (a *app) checkTree(ctx context.Context, anyway bool) (string, error) {
 		return "", nil
 	}
 	head, err := workspace.Head(ctx, tree)
-	if err != nil || anyway {
-		return head, err
+	if anyway {
+		return head, nil // without it where the tree is not to be read
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w\nTo move without looking at the tree: --anyway", err)
 	}
 	dirty, err := workspace.Dirty(ctx, tree)
 	if err != nil {
 		return "", err
 	}
 	if dirty {
-		return "", fmt.Errorf("the worktree has changes that are not committed: commit them first (git status shows them), or move with --anyway")
+		return "", errors.New("the worktree has changes that are not committed: commit them first (git status shows them), or move with --anyway")
 	}
 	if a.getenv("GAIA_PUSH") != "agent" {
 		return head, nil
 	}
 	unpushed, err := workspace.Unpushed(ctx, tree)
-	if err == nil && unpushed {
-		err = fmt.Errorf("the branch is not pushed: git push -u origin HEAD, or move with --anyway")
+	if err != nil {
+		return "", err
 	}
-	return head, err
+	if unpushed {
+		return "", errors.New("the branch is not pushed: git push -u origin HEAD, or move with --anyway")
+	}
+	return head, nil
 }
 
 func (a *app) ticketHold() *cobra.Command {
 	var note string
 	cmd := &cobra.Command{
-		Use:     "hold TICKET",
-		Short:   "Keep a ticket from being claimed until it is resumed",
-		Long:    "Keep a ticket from being claimed until it is resumed. A live run goes on.",
-		Example: `  gaia ticket hold SHOP-7 --note "waiting for the new logo"`,
-		Args:    cobra.ExactArgs(1),
+		Use:               "hold [TICKET]",
+		Short:             "Keep a ticket from being claimed until it is resumed",
+		Long:              "Keep a ticket from being claimed until it is resumed. A live run goes on.",
+		Example:           `  gaia ticket hold SHOP-7 --note "waiting for the new logo"`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.ticketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, _, err := a.ticketArg(args, 0)
+			if err != nil {
+				return err
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
-			k, err := c.Hold(cmd.Context(), args[0], note)
+			k, err := c.Hold(cmd.Context(), ref, note)
 			if err != nil {
 				return err
 			}
@@ -104,16 +138,21 @@ func (a *app) ticketHold() *cobra.Command {
 
 func (a *app) ticketResume() *cobra.Command {
 	return &cobra.Command{
-		Use:     "resume TICKET",
-		Short:   "Lift a ticket's hold and forget its failures",
-		Example: "  gaia ticket resume SHOP-7",
-		Args:    cobra.ExactArgs(1),
+		Use:               "resume [TICKET]",
+		Short:             "Lift a ticket's hold and forget its failures",
+		Example:           "  gaia ticket resume SHOP-7",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(a.ticketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			ref, _, err := a.ticketArg(args, 0)
+			if err != nil {
+				return err
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
-			k, err := c.Resume(cmd.Context(), args[0])
+			k, err := c.Resume(cmd.Context(), ref)
 			if err != nil {
 				return err
 			}
@@ -129,8 +168,9 @@ func (a *app) ticketRepair() *cobra.Command {
 		Short: "Set a ticket's state past its workflow's transitions",
 		Long: `Set a ticket's state past its workflow's transitions, to mend what went wrong. The reason is kept as a comment, and
 a live run ends. For all else there is gaia ticket move.`,
-		Example: `  gaia ticket repair SHOP-7 coding --reason "was closed by mistake"`,
-		Args:    cobra.ExactArgs(2),
+		Example:           `  gaia ticket repair SHOP-7 coding --reason "was closed by mistake"`,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: a.completeFirst(a.ticketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if strings.TrimSpace(reason) == "" {
 				return usagef("give --reason: it is kept with the ticket")

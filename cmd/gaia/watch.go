@@ -5,19 +5,31 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"gaia/domain"
 	"gaia/internal/render"
 	"gaia/remote"
 )
 
-// show prints once or, with --watch, again whenever the hub says that something has changed.
+// beat is how often --watch looks without being told to: ages and waits change without an event.
+const beat = 2 * time.Second
+
+func (a *app) watchFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&a.watch, "watch", "w", false, "print again whenever something changes, until interrupted")
+}
+
+// show prints once or, with --watch, again whenever the hub says that something has changed. What fails at once is the
+// command's failure; what fails later is said, and watching goes on.
 func (a *app) show(ctx context.Context, c *remote.Client, frame func(context.Context) (render.Value, error)) error {
-	if !a.watch {
-		v, err := frame(ctx)
+	v, err := frame(ctx)
+	a.waiting.stop()
+	if err != nil || !a.watch {
 		if err != nil {
 			return err
 		}
@@ -35,37 +47,66 @@ func (a *app) show(ctx context.Context, c *remote.Client, frame func(context.Con
 			pause(ctx, time.Second)
 		}
 	}()
-	last := ""
+	last, said := "", ""
 	for {
-		v, err := frame(ctx)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		var b bytes.Buffer
-		if err != nil {
-			fmt.Fprintln(&b, render.CleanText(a.explain(err)))
-		} else if err := render.Print(&b, a.format, v); err != nil {
-			return err
-		}
-		if s := b.String(); s != last {
-			last = s
-			if a.terminal() {
-				s = "\x1b[H\x1b[2J" + s
-			} else {
-				s += "\n"
+		case err != nil:
+			if text := explain(err); text != said {
+				a.say("%s", text)
+				last, said = "", text
 			}
-			if _, err := io.WriteString(a.out, s); err != nil {
+		default:
+			said = ""
+			var b bytes.Buffer
+			if err := render.Print(&b, a.format, v); err != nil {
 				return err
+			}
+			if s := b.String(); s != last {
+				if err := a.frame(s, last == ""); err != nil {
+					return err
+				}
+				last = s
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
-		case <-time.After(2 * time.Second): // ages and waits change without an event
+		case <-time.After(beat):
 		}
+		v, err = frame(ctx)
+		a.waiting.stop()
 	}
 }
+
+// frame prints one picture of a watch. On a terminal it takes the place of the one before and leaves out what would
+// scroll it away; otherwise, and for programs, one follows the other.
+func (a *app) frame(s string, first bool) error {
+	switch {
+	case a.format == render.YAML:
+		s = "---\n" + s
+	case a.format != render.Table:
+	case a.drawable():
+		if f, ok := a.out.(*os.File); ok {
+			if _, height, err := term.GetSize(int(f.Fd())); err == nil && height > 2 {
+				lines := strings.SplitAfter(strings.TrimSuffix(s, "\n"), "\n")
+				if hidden := len(lines) - (height - 1); hidden > 0 {
+					s = strings.Join(lines[:height-2], "") + fmt.Sprintf("… and %d more lines\n", hidden+1)
+				}
+			}
+		}
+		s = "\x1b[H\x1b[2J" + s
+	case !first:
+		s = "\n" + s
+	}
+	_, err := io.WriteString(a.out, s)
+	return err
+}
+
+// drawable reports whether the output is a terminal on which the cursor can be moved.
+func (a *app) drawable() bool { return a.terminal() && a.getenv("TERM") != "dumb" }
 
 // pause waits, or returns earlier when ctx ends.
 func pause(ctx context.Context, d time.Duration) {
@@ -73,8 +114,4 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
-}
-
-func (a *app) watchFlag(cmd *cobra.Command) {
-	cmd.Flags().BoolVarP(&a.watch, "watch", "w", false, "print again whenever something changes, until interrupted")
 }

@@ -17,7 +17,7 @@ type Card struct {
 type Column struct {
 	Title string
 	Cards []Card
-	More  int // cards that are not shown
+	More  bool // there are cards that are not shown
 }
 
 // A column is no narrower than what is readable, and no wider than what the eye follows.
@@ -45,8 +45,8 @@ func Board(w io.Writer, width int, columns []Column) error {
 				cells[i] = append(cells[i], Fit("  "+Clean(card.Note), each))
 			}
 		}
-		if c.More > 0 {
-			cells[i] = append(cells[i], Fit(fmt.Sprintf("… and %d more", c.More), each))
+		if c.More {
+			cells[i] = append(cells[i], Fit(more, each))
 		}
 		height = max(height, len(cells[i]))
 	}
@@ -67,7 +67,16 @@ func Board(w io.Writer, width int, columns []Column) error {
 	return nil
 }
 
-func heading(c Column) string { return fmt.Sprintf("%s (%d)", c.Title, len(c.Cards)+c.More) }
+// more stands below the cards of a column that does not show them all.
+const more = "… and older ones"
+
+func heading(c Column) string {
+	plus := ""
+	if c.More {
+		plus = "+"
+	}
+	return fmt.Sprintf("%s (%d%s)", Clean(c.Title), len(c.Cards), plus)
+}
 
 func stacked(w io.Writer, width int, columns []Column) error {
 	for i, c := range columns {
@@ -76,7 +85,7 @@ func stacked(w io.Writer, width int, columns []Column) error {
 				return err
 			}
 		}
-		if _, err := fmt.Fprintln(w, heading(c)); err != nil {
+		if _, err := fmt.Fprintln(w, Fit(heading(c), width)); err != nil {
 			return err
 		}
 		for _, card := range c.Cards {
@@ -88,8 +97,8 @@ func stacked(w io.Writer, width int, columns []Column) error {
 				return err
 			}
 		}
-		if c.More > 0 {
-			if _, err := fmt.Fprintf(w, "  … and %d more\n", c.More); err != nil {
+		if c.More {
+			if _, err := fmt.Fprintln(w, "  "+more); err != nil {
 				return err
 			}
 		}

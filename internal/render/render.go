@@ -3,6 +3,7 @@
 package render
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -50,10 +51,7 @@ type Value struct {
 func Print(w io.Writer, f Format, v Value) error {
 	switch f {
 	case JSON:
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		enc.SetEscapeHTML(false)
-		return enc.Encode(v.Data)
+		return printJSON(w, v.Data)
 	case YAML:
 		return printYAML(w, v.Data)
 	case Name:
@@ -67,6 +65,37 @@ func Print(w io.Writer, f Format, v Value) error {
 	return v.Table(w)
 }
 
+// printJSON escapes also what JSON allows in strings and a terminal obeys.
+func printJSON(w io.Writer, data any) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(data); err != nil {
+		return err
+	}
+	_, err := w.Write(escape(b.Bytes()))
+	return err
+}
+
+// unsafe reports whether r changes what a terminal shows of the text after it.
+func unsafe(r rune) bool {
+	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
+}
+
+// escape writes unsafe characters, which can only be within quotes, as \u and four digits. Newlines part lines here.
+func escape(b []byte) []byte {
+	var out bytes.Buffer
+	for _, r := range string(b) {
+		if unsafe(r) && r != '\n' {
+			fmt.Fprintf(&out, `\u%04x`, r)
+			continue
+		}
+		out.WriteRune(r)
+	}
+	return out.Bytes()
+}
+
 // printYAML goes through JSON, so that both forms have the same names and the same nulls.
 func printYAML(w io.Writer, data any) error {
 	b, err := json.Marshal(data)
@@ -74,21 +103,30 @@ func printYAML(w io.Writer, data any) error {
 		return err
 	}
 	var node yaml.Node
-	if err := yaml.Unmarshal(b, &node); err != nil { // JSON is YAML; a Node keeps the order of the keys
+	if err := yaml.Unmarshal(escape(b), &node); err != nil { // JSON is YAML; a Node keeps the order of the keys
 		return err
 	}
 	block(&node)
-	enc := yaml.NewEncoder(w)
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
 	enc.SetIndent(2)
 	if err := enc.Encode(&node); err != nil {
 		return err
 	}
-	return enc.Close()
+	if err := enc.Close(); err != nil {
+		return err
+	}
+	_, err = w.Write(escape(out.Bytes()))
+	return err
 }
 
-// block turns JSON's flow style into YAML's usual one.
+// block turns JSON's flow style into YAML's usual one. A text that a terminal must not see as it is stays in quotes, where
+// it can be escaped.
 func block(n *yaml.Node) {
 	n.Style = 0
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && strings.ContainsFunc(n.Value, func(r rune) bool { return r != '\n' && unsafe(r) }) {
+		n.Style = yaml.DoubleQuotedStyle
+	}
 	for _, c := range n.Content {
 		block(c)
 	}
@@ -98,7 +136,7 @@ func block(n *yaml.Node) {
 // what follows, becomes a space.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == unicode.ReplacementChar {
+		if unsafe(r) || r == unicode.ReplacementChar {
 			return ' '
 		}
 		return r
@@ -119,18 +157,22 @@ func CleanText(s string) string {
 }
 
 // Width is how many terminal columns s takes.
-func Width(s string) int { return runewidth.StringWidth(s) }
+func Width(s string) int { return columns.StringWidth(s) }
+
+// columns counts characters of ambiguous width, such as … and ─, as one column, as terminals do. It does not look at the
+// locale, so that what is printed is the same everywhere.
+var columns = &runewidth.Condition{StrictEmojiNeutral: true}
 
 // Fit cuts s to at most width columns, with … where something was cut.
 func Fit(s string, width int) string {
 	if width <= 0 {
 		return ""
 	}
-	return runewidth.Truncate(s, width, "…")
+	return columns.Truncate(s, width, "…")
 }
 
 // Pad fills s with spaces to width columns.
-func Pad(s string, width int) string { return runewidth.FillRight(s, width) }
+func Pad(s string, width int) string { return columns.FillRight(s, width) }
 
 // Rows prints a table: headings, then rows, columns parted by two spaces, each as wide as its widest cell. width, where
 // not 0, is the terminal's: the last column is cut to it.
