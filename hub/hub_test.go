@@ -371,14 +371,36 @@ func TestWhereTheWorkLies(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, s.Machines, 1)
 	})
+	t.Run("a person may give it to another", func(t *testing.T) {
+		target := func(id string) domain.Ticket {
+			ref := domain.Ref(id)
+			k, err := b.hub.PatchTicket(b.ctx, b.owner, k.ID, domain.TicketPatch{Target: &ref})
+			require.NoError(t, err)
+			return k
+		}
+		require.Equal(t, domain.Ref(b.shop.id), target(b.shop.id).TreeAt)
+		b.shop.beat()
+		require.Equal(t, domain.Ref(b.shop.id), target(other.id).TreeAt, "not while the one that has it is there")
+		require.Nil(t, other.claim())
+		b.pass(31*time.Minute, other)
+		require.Empty(t, target(other.id).TreeAt)
+		again := other.mustClaim()
+		require.Equal(t, k.ID, again.Ticket.ID)
+		other.start(again)
+		other.fail(again, domain.Failure{Reason: domain.ReasonSessionLost})
+		other.finalise(again.Run.ID, domain.FinaliseReport{Unpushed: true})
+		target("")
+		b.pass(5*time.Minute, b.shop, other)
+	})
 	t.Run("until a person starts afresh", func(t *testing.T) {
 		_, err := b.hub.ClearTree(b.ctx, b.owner, k.ID)
 		require.NoError(t, err)
-		second := other.mustClaim()
-		other.start(second)
+		second := b.shop.mustClaim()
+		b.shop.start(second)
 		// A finalise of a run that is not the ticket's last changes nothing.
 		require.NoError(t, b.move(b.agent(second), k.ID, "review"))
-		other.finalise(second.Run.ID, domain.FinaliseReport{Unpushed: false})
+		require.Equal(t, domain.Ref(b.shop.id), b.read(k.ID).TreeAt)
+		b.shop.finalise(second.Run.ID, domain.FinaliseReport{Unpushed: false})
 		require.Empty(t, b.read(k.ID).TreeAt)
 	})
 }
@@ -648,6 +670,8 @@ func TestWhatARunMayWrite(t *testing.T) {
 	b := newBoard(t)
 	k := b.ticket(domain.TicketDraft{Workflow: domain.Chore, State: "coding", Priority: new(float64)})
 	foreign := b.ticket(domain.TicketDraft{Title: "Another"})
+	elsewhere, err := b.hub.CreateProject(b.ctx, b.owner, domain.Project{Key: "OTHER", Slug: "other"})
+	require.NoError(t, err)
 	a := b.shop.mustClaim()
 	require.Equal(t, k.ID, a.Ticket.ID)
 	b.shop.start(a)
@@ -678,6 +702,18 @@ func TestWhatARunMayWrite(t *testing.T) {
 		"target": func() error {
 			none := domain.Ref("")
 			_, err := b.hub.PatchTicket(b.ctx, agent, k.ID, domain.TicketPatch{Target: &none})
+			return err
+		},
+		"another project": func() error {
+			_, err := b.hub.CreateTicket(b.ctx, agent, domain.TicketDraft{Title: "x", Project: elsewhere.ID, Parent: domain.Ref(k.ID)})
+			return err
+		},
+		"identifier": func() error {
+			_, err := b.hub.CreateTicket(b.ctx, agent, domain.TicketDraft{Title: "x", Identifier: "SHOP-99", Parent: domain.Ref(k.ID)})
+			return err
+		},
+		"a finished child": func() error {
+			_, err := b.hub.CreateTicket(b.ctx, agent, domain.TicketDraft{Title: "x", Workflow: domain.Chore, State: "done", Parent: domain.Ref(k.ID)})
 			return err
 		},
 		"hold":   func() error { _, err := b.hub.Hold(b.ctx, agent, k.ID, ""); return err },
@@ -725,6 +761,21 @@ func TestEnteringAStateAgainAndAgainHolds(t *testing.T) {
 	require.Equal(t, domain.ReasonLoop, held.Hold.Reason)
 	require.Equal(t, 6, held.Entries["review"])
 	require.Nil(t, b.shop.claim())
+}
+
+// A target in a project that the ticket has left would keep everybody from claiming it.
+func TestAnotherProjectLiftsTheTarget(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	p, err := b.hub.CreateProject(b.ctx, b.owner, domain.Project{Key: "OTHER", Slug: "other"})
+	require.NoError(t, err)
+	k := b.ticket(domain.TicketDraft{Target: domain.Ref(b.shop.id)})
+	moved, err := b.hub.PatchTicket(b.ctx, b.owner, k.ID, domain.TicketPatch{Project: &b.project.ID})
+	require.NoError(t, err)
+	require.Equal(t, domain.Ref(b.shop.id), moved.Target)
+	moved, err = b.hub.PatchTicket(b.ctx, b.owner, k.ID, domain.TicketPatch{Project: &p.ID})
+	require.NoError(t, err)
+	require.Empty(t, moved.Target)
 }
 
 func TestRepair(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"gaia/domain"
 	"gaia/hub/auth"
@@ -14,6 +15,9 @@ import (
 
 // maxRefs bounds the lists of one ticket, so that no ticket grows without end.
 const maxRefs = 200
+
+// maxURI bounds a ticket's origin and the address of each of its links, in bytes.
+const maxURI = 4096
 
 // findTicket returns a ticket by id or identifier.
 func findTicket(tx store.Tx, ref string) (domain.Ticket, error) {
@@ -83,20 +87,26 @@ func (h *Hub) CreateTicket(ctx context.Context, c Call, d domain.TicketDraft) (d
 
 func (t *tx) draft(d domain.TicketDraft) (domain.Ticket, error) {
 	var k domain.Ticket
+	if d.Identifier != "" || d.State != "" {
+		if err := t.call.May(auth.TicketIdentify); err != nil {
+			return k, fmt.Errorf("the hub numbers a sub-ticket, and its workflow says where it begins: %w", err)
+		}
+	}
 	if t.call.Kind == auth.Run {
-		if d.Target != "" || d.Assignee != "" || d.Identifier != "" || d.State != "" {
-			return k, fmt.Errorf("a run chooses neither identifier, state, target nor assignee of a sub-ticket: %w", domain.ErrForbidden)
+		if d.Target != "" || d.Assignee != "" {
+			return k, fmt.Errorf("a run chooses neither target nor assignee of a sub-ticket: %w", domain.ErrForbidden)
 		}
 		if d.Parent == "" {
 			return k, invalid("parent", "a run makes sub-tickets only: give its own ticket as the parent")
 		}
-		if d.Project == "" {
-			own, err := t.Ticket(t.call.Ticket)
-			if err != nil {
-				return k, err
-			}
-			d.Project = own.Project
+		own, err := t.Ticket(t.call.Ticket)
+		if err != nil {
+			return k, err
 		}
+		if d.Project != "" && d.Project != own.Project {
+			return k, fmt.Errorf("a run makes sub-tickets in its own project only: %w", domain.ErrForbidden)
+		}
+		d.Project = own.Project
 	}
 	p, err := t.Project(d.Project)
 	if err != nil {
@@ -118,13 +128,18 @@ func (t *tx) draft(d domain.TicketDraft) (domain.Ticket, error) {
 		return k, err
 	}
 	if d.Identifier == "" {
-		if d.Identifier, err = t.freshIdentifier(p); err != nil {
+		n, err := t.NextTicketNumber(p.ID)
+		if err != nil {
 			return k, err
 		}
+		d.Identifier = fmt.Sprintf("%s-%d", p.Key, n)
 	} else if err := domain.CheckIdentifier(d.Identifier); err != nil {
 		return k, check("identifier", err)
 	} else if _, err := t.TicketByIdentifier(d.Identifier); err == nil {
 		return k, check("identifier", fmt.Errorf("%s exists already: %w", d.Identifier, domain.ErrConflict))
+	}
+	if len(d.Origin) > maxURI || strings.ContainsFunc(string(d.Origin), unicode.IsControl) {
+		return k, invalid("origin", "an origin is one line of at most %d bytes", maxURI)
 	}
 	k = domain.Ticket{
 		ID: id, Identifier: d.Identifier, Project: p.ID, Workflow: d.Workflow, State: state, Origin: d.Origin,
@@ -141,22 +156,6 @@ func cmpOr(a, b string) string {
 		return a
 	}
 	return b
-}
-
-// freshIdentifier numbers a new ticket; numbers that an owner has given away by hand are passed over.
-func (t *tx) freshIdentifier(p domain.Project) (string, error) {
-	for {
-		n, err := t.NextTicketNumber(p.ID)
-		if err != nil {
-			return "", err
-		}
-		id := fmt.Sprintf("%s-%d", p.Key, n)
-		if _, err := t.TicketByIdentifier(id); errors.Is(err, domain.ErrNotFound) {
-			return id, nil
-		} else if err != nil {
-			return "", err
-		}
-	}
 }
 
 // PatchTicket changes a ticket. A state that differs from the present one is a transition and ends the ticket's live
@@ -304,19 +303,14 @@ func (t *tx) apply(k *domain.Ticket, p domain.TicketPatch) error {
 		if err != nil {
 			return check("project", err)
 		}
-		k.Project = pr.ID
+		if k.Project != pr.ID {
+			// No conductor of the project that it leaves may claim it any more.
+			k.Project, k.Target = pr.ID, ""
+		}
 	}
 	if p.Target != nil {
-		k.Target = ""
-		if *p.Target != "" {
-			c, err := findConductor(t.Tx, string(*p.Target))
-			if err != nil {
-				return check("target", err)
-			}
-			if c.Project != k.Project {
-				return invalid("target", "%s works for another project", c.MachineID)
-			}
-			k.Target = domain.Ref(c.ID)
+		if err := t.setTarget(k, *p.Target); err != nil {
+			return err
 		}
 	}
 	if p.Priority != nil {
@@ -347,8 +341,8 @@ func (t *tx) apply(k *domain.Ticket, p domain.TicketPatch) error {
 		k.Labels = labels
 	}
 	for _, l := range p.AddLinks {
-		if strings.TrimSpace(l.URI) == "" || len(l.URI) > 4096 || len(l.Title) > domain.MaxTitle || len(l.Kind) > domain.MaxLabel {
-			return invalid("links", "a link needs a uri of at most 4096 bytes and a short title and kind")
+		if strings.TrimSpace(l.URI) == "" || len(l.URI) > maxURI || len(l.Title) > domain.MaxTitle || len(l.Kind) > domain.MaxLabel {
+			return invalid("links", "a link needs a uri of at most %d bytes and a short title and kind", maxURI)
 		}
 		if !slices.Contains(k.Links, l) {
 			k.Links = append(slices.Clone(k.Links), l)
@@ -364,6 +358,34 @@ func (t *tx) apply(k *domain.Ticket, p domain.TicketPatch) error {
 	}
 	if p.BlockedBy != nil {
 		return t.setBlockers(k, *p.BlockedBy)
+	}
+	return nil
+}
+
+// setTarget says which conductor a ticket is for. Where its work lies with another one that has been away for long, a
+// person who gives it to this one starts afresh: otherwise neither could claim it.
+func (t *tx) setTarget(k *domain.Ticket, ref domain.Ref) error {
+	k.Target = ""
+	if ref == "" {
+		return nil
+	}
+	c, err := findConductor(t.Tx, string(ref))
+	if err != nil {
+		return check("target", err)
+	}
+	if c.Project != k.Project {
+		return invalid("target", "%s works for another project", c.MachineID)
+	}
+	k.Target = domain.Ref(c.ID)
+	if k.TreeAt == "" || k.TreeAt == k.Target {
+		return nil
+	}
+	holder, err := optional(t.Conductor(string(k.TreeAt)))
+	if err != nil {
+		return err
+	}
+	if holder == nil || t.h.away(*holder, t.now) >= t.h.limits.WaitingAfter {
+		k.TreeAt = ""
 	}
 	return nil
 }

@@ -59,7 +59,8 @@ type Tx interface {
 	TicketByIdentifier(identifier string) (domain.Ticket, error)
 	Tickets(Query) ([]domain.Ticket, int, error)
 	PutTicket(domain.Ticket) error
-	// NextTicketNumber returns the number for a new identifier of the project and uses it up.
+	// NextTicketNumber returns the number for a new identifier (KEY-n) of the project and uses it up. A number whose
+	// identifier a ticket has already, because somebody chose it, is passed over.
 	NextTicketNumber(project string) (int, error)
 	// Candidates calls fn with tickets of the project in claim order (domain.CompareClaim) until it returns false or
 	// an error. Tickets that fail a cheap gate (state not among states, held, not_before or retry_at after now, a live run)
