@@ -17,6 +17,7 @@ import (
 	"gaia/daemon"
 	"gaia/daemon/local"
 	"gaia/internal/log"
+	"gaia/internal/sdnotify"
 	"gaia/internal/version"
 )
 
@@ -92,11 +93,11 @@ func conduct(instance string, debug bool) int {
 		return 0
 	case errors.Is(err, local.ErrConfig), errors.Is(err, daemon.ErrSuperseded):
 		logger.Error().Err(err).Msg("the conductor ends and is not started again by itself")
-		notify("STATUS=" + err.Error())
+		notify(sdnotify.Status(err.Error()))
 		return exitConfig
 	}
 	logger.Error().Err(err).Msg("the conductor ended")
-	notify("STATUS=" + err.Error())
+	notify(sdnotify.Status(err.Error()))
 	return exitFailed
 }
 

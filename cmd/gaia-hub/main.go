@@ -15,6 +15,7 @@ import (
 
 	"gaia/hub/server"
 	"gaia/internal/log"
+	"gaia/internal/sdnotify"
 	"gaia/registry"
 )
 
@@ -84,10 +85,10 @@ func serve(config string, debug bool) int {
 		return 0
 	case errors.Is(err, server.ErrConfig):
 		logger.Error().Err(err).Msg("the hub cannot start")
-		notify("STATUS=" + err.Error())
+		notify(sdnotify.Status(err.Error()))
 		return exitConfig
 	}
 	logger.Error().Err(err).Msg("the hub ended")
-	notify("STATUS=" + err.Error())
+	notify(sdnotify.Status(err.Error()))
 	return exitFailed
 }

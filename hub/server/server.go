@@ -25,6 +25,7 @@ import (
 	"gaia/hub/store/sqlite"
 	"gaia/internal/clock"
 	"gaia/internal/log"
+	"gaia/internal/sdnotify"
 	"gaia/registry"
 )
 
@@ -180,7 +181,7 @@ func tend(ctx context.Context, o Options, h *hub.Hub, where string) error {
 		switch {
 		case err != nil && (lost == nil || err.Error() != lost.Error()):
 			o.Log.Error().Err(err).Str(log.MessageID, log.StorageLost).Msg("the hub cannot use its database; trying again")
-			o.Notify("STATUS=cannot use the database: " + oneLine(err.Error()))
+			o.Notify(sdnotify.Status("cannot use the database: " + err.Error()))
 		case err == nil && lost != nil:
 			o.Log.Info().Str(log.MessageID, log.StorageBack).Msg("the hub can use its database again")
 			o.Notify("STATUS=ready on " + where)
@@ -192,5 +193,3 @@ func tend(ctx context.Context, o Options, h *hub.Hub, where string) error {
 		}
 	}
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -18,6 +18,7 @@ import (
 
 	"gaia/domain"
 	fields "gaia/internal/log"
+	"gaia/internal/sdnotify"
 	"gaia/registry"
 	"gaia/session"
 	"gaia/tmux"
@@ -114,7 +115,7 @@ type host struct {
 }
 
 func (h *host) status(format string, a ...any) string {
-	return "STATUS=" + fmt.Sprintf("%s, %s, attempt %d: ", h.spec.Identifier, h.spec.State, h.spec.Attempt) + fmt.Sprintf(format, a...)
+	return sdnotify.Status(fmt.Sprintf("%s, %s, attempt %d: ", h.spec.Identifier, h.spec.State, h.spec.Attempt) + fmt.Sprintf(format, a...))
 }
 
 // run does everything from the start mark to the end.
