@@ -15,6 +15,7 @@ import (
 	"gaia/domain"
 	"gaia/internal/log"
 	"gaia/session"
+	"gaia/tmux"
 	"gaia/units"
 	"gaia/workspace"
 )
@@ -166,6 +167,12 @@ func TestUnits(t *testing.T) {
 			require.Regexp(t, `[Pp]rop(\("|)`+name+`\b`, string(source), "runs have no property %s", name)
 		}
 	}
+}
+
+func TestPlainTmux(t *testing.T) {
+	t.Parallel()
+	want := strings.Join(tmux.Server{Socket: "/run/user/1000/gaia/r/0123456789ab.sock"}.AttachArgs(false), " ") + "\n"
+	require.Contains(t, blocks(pageNamed(t, "gaia-systemd(7)").part(t, 2, "SESSIONS")), want)
 }
 
 func TestJournal(t *testing.T) {
