@@ -191,7 +191,7 @@ func checkCall(t *testing.T, p page, all map[string]command, words []string) {
 func TestTheCommandsEnvironmentAndExitCodes(t *testing.T) {
 	t.Parallel()
 	source := ""
-	for _, pattern := range []string{"../cmd/gaia/*.go", "../registry/home.go"} {
+	for _, pattern := range []string{"../cmd/gaia/*.go", "../registry/home.go", "../internal/log/log.go"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, f := range files {
@@ -204,7 +204,7 @@ func TestTheCommandsEnvironmentAndExitCodes(t *testing.T) {
 		}
 	}
 	read := map[string]bool{"PATH": true}
-	for _, m := range regexp.MustCompile(`(?:[gG]etenv|xdg)\("([A-Z_]+)"|range \[\]string\{("[A-Z_]+"(?:, "[A-Z_]+")*)\}`).FindAllStringSubmatch(source, -1) {
+	for _, m := range regexp.MustCompile(`(?:[gG]etenv|xdg|LookupEnv)\("([A-Z_]+)"|range \[\]string\{("[A-Z_]+"(?:, "[A-Z_]+")*)\}`).FindAllStringSubmatch(source, -1) {
 		for _, name := range strings.Split(m[1]+m[2], ", ") {
 			read[strings.Trim(name, `"`)] = true
 		}
