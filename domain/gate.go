@@ -90,7 +90,8 @@ type Blocker struct {
 }
 
 // GateInput is everything that the gates look at. The hub fills it inside the transaction of the claim, and in the
-// same way for `gaia why`.
+// same way for `gaia why`. What is not filled in (blockers, runs, what was used and what is live) lets a ticket through:
+// one that is not eligible by the rest need not be asked for more.
 type GateInput struct {
 	Ticket    Ticket
 	Project   Project
@@ -128,6 +129,20 @@ func Eligible(in GateInput) bool {
 	for _, g := range gates {
 		if pass, _ := g.check(in); !pass {
 			return false
+		}
+	}
+	return true
+}
+
+// OpenState reports whether in's conductor could claim anything at all in the state of in.Ticket: it asks the gates
+// that look at nothing else of a ticket. Where it is false, no ticket in that state has to be looked at.
+func OpenState(in GateInput) bool {
+	for _, g := range gates {
+		switch g.name {
+		case GateStates, GateCap, GateConductor:
+			if pass, _ := g.check(in); !pass {
+				return false
+			}
 		}
 	}
 	return true

@@ -32,6 +32,36 @@ func eligible() GateInput {
 	}
 }
 
+// A state is closed to a conductor exactly where one of the gates that look at nothing else of a ticket fails; then no
+// ticket in it is eligible.
+func TestOpenState(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		open   bool
+		change func(*GateInput)
+	}{
+		"all well":         {true, func(*GateInput) {}},
+		"another's ticket": {true, func(in *GateInput) { in.Ticket.Assignee = "bob" }},
+		"other states":     {false, func(in *GateInput) { in.Conductor.States = []string{"spec"} }},
+		"cap":              {false, func(in *GateInput) { in.Project.Settings.ClusterCap, in.LiveInProject = 1, 1 }},
+		"full":             {false, func(in *GateInput) { in.LiveHere = 2 }},
+		"full in state": {false, func(in *GateInput) {
+			in.Conductor.Slots, in.LiveHereState = map[string]int{"coding": 1}, 1
+		}},
+		"draining": {false, func(in *GateInput) { in.Conductor.Draining = true }},
+		"offline":  {false, func(in *GateInput) { in.Conductor.Status = ConductorOffline }},
+	} {
+		in := eligible()
+		c.change(&in)
+		require.Equal(t, c.open, OpenState(in), name)
+		if !c.open {
+			require.False(t, Eligible(in), name)
+		}
+		in.Ticket = Ticket{State: in.Ticket.State}
+		require.Equal(t, c.open, OpenState(in), "%s: whatever the ticket", name)
+	}
+}
+
 // Every gate, passing and failing, with the words that `gaia why` shows. A case changes one thing, so exactly its own
 // gate may fail.
 func TestGates(t *testing.T) {

@@ -83,6 +83,49 @@ func TestClaimWantsARealRunID(t *testing.T) {
 	}
 }
 
+// Most claims find nothing. What they look at must not grow with what nobody may claim now.
+func TestAClaimReadsNoMoreThanItMust(t *testing.T) {
+	t.Parallel()
+	const waiting = 100
+	setup := func(t *testing.T, draft domain.TicketDraft) *board {
+		b := newBoard(t)
+		for range waiting {
+			b.ticket(draft)
+		}
+		b.disk.looks = map[string]int{}
+		return b
+	}
+	t.Run("blocked tickets cost one look at what blocks them", func(t *testing.T) {
+		t.Parallel()
+		b := newBoard(t)
+		blocker := b.ticket(domain.TicketDraft{Workflow: domain.Chore, State: "customer_review"})
+		for range waiting {
+			b.ticket(domain.TicketDraft{Workflow: domain.Task, BlockedBy: []string{blocker.ID}})
+		}
+		b.disk.looks = map[string]int{}
+		require.Nil(t, b.shop.claim())
+		require.Equal(t, waiting, b.disk.looks["candidate"])
+		require.Equal(t, 1, b.disk.looks["Ticket"])
+		require.Zero(t, b.disk.looks["LastEndedRun"])
+		require.Less(t, b.disk.looks["CountLive"], 20)
+	})
+	t.Run("tickets of somebody else cost nothing but themselves", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, domain.TicketDraft{Workflow: domain.Task, Assignee: "bob"})
+		require.Nil(t, b.shop.claim())
+		require.Equal(t, waiting, b.disk.looks["candidate"])
+		require.Zero(t, b.disk.looks["LastEndedRun"])
+	})
+	t.Run("a conductor that may claim nothing looks at no ticket", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, domain.TicketDraft{Workflow: domain.Task})
+		_, err := b.hub.Drain(b.ctx, b.owner, b.shop.id, true)
+		require.NoError(t, err)
+		require.Nil(t, b.shop.claim())
+		require.Zero(t, b.disk.looks["candidate"])
+	})
+}
+
 // On random boards, `why` and the claim never disagree, a claim always takes the first eligible ticket in claim order, at
 // most one run per ticket is live, and no run leaves an end state.
 func TestWhyAgreesWithTheClaim(t *testing.T) {

@@ -48,10 +48,45 @@ type disk struct {
 	store.Store
 	full bool
 	seen func() // called after each look at the store
+	// looks are counted by the method of store.Tx where it is not nil.
+	looks map[string]int
+}
+
+// counted is a look at the store whose steps are counted.
+type counted struct {
+	store.Tx
+	looks map[string]int
+}
+
+func (c counted) Ticket(id string) (domain.Ticket, error) {
+	c.looks["Ticket"]++
+	return c.Tx.Ticket(id)
+}
+
+func (c counted) LastEndedRun(ticket string) (domain.Run, error) {
+	c.looks["LastEndedRun"]++
+	return c.Tx.LastEndedRun(ticket)
+}
+
+func (c counted) CountLive(project, conductor, state string) (int, error) {
+	c.looks["CountLive"]++
+	return c.Tx.CountLive(project, conductor, state)
+}
+
+func (c counted) Candidates(project string, states []string, now domain.Time, fn func(domain.Ticket) (bool, error)) error {
+	return c.Tx.Candidates(project, states, now, func(k domain.Ticket) (bool, error) {
+		c.looks["candidate"]++
+		return fn(k)
+	})
 }
 
 func (d *disk) View(ctx context.Context, fn func(store.Tx) error) error {
-	err := d.Store.View(ctx, fn)
+	err := d.Store.View(ctx, func(tx store.Tx) error {
+		if d.looks != nil {
+			tx = counted{tx, d.looks}
+		}
+		return fn(tx)
+	})
 	if d.seen != nil {
 		d.seen()
 	}

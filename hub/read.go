@@ -330,7 +330,11 @@ func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (domain.Why
 			h.mu.Lock()
 			offer, asked := h.offers[c.ID]
 			h.mu.Unlock()
-			in, err := h.gateInput(r.Tx, k, w.Project, c, offer, r.now)
+			g, err := h.gates(r.Tx, w.Project, c, offer, r.now)
+			if err != nil {
+				return w, err
+			}
+			in, err := g.full(k)
 			if err != nil {
 				return w, err
 			}

@@ -88,20 +88,25 @@ func (h *Hub) pick(tx store.Tx, con domain.Conductor, o domain.Offer, now domain
 	if err != nil {
 		return nil, err
 	}
+	g, err := h.gates(tx, p, con, o, now)
+	if err != nil {
+		return nil, err
+	}
 	states := con.States
 	if len(states) == 0 {
 		states = domain.ClaimableStates()
 	}
+	// A conductor that is full, or a project at its cap, asks again and again: that must not read every ticket.
+	if states, err = g.open(states); err != nil || len(states) == 0 {
+		return nil, err
+	}
 	var found *domain.Ticket
 	err = tx.Candidates(p.ID, states, now, func(k domain.Ticket) (bool, error) {
-		in, err := h.gateInput(tx, k, p, con, o, now)
-		if err != nil {
-			return false, err
-		}
-		if domain.Eligible(in) {
+		ok, err := g.eligible(k)
+		if ok {
 			found = &k
 		}
-		return found == nil, nil
+		return found == nil, err
 	})
 	return found, err
 }

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -213,75 +212,4 @@ func (h *Hub) status(c domain.Conductor, now domain.Time) domain.ConductorStatus
 		return domain.ConductorDraining
 	}
 	return domain.ConductorOnline
-}
-
-// gateInput gathers what the gates look at, for the claim and for `why` alike.
-func (h *Hub) gateInput(tx store.Tx, k domain.Ticket, p domain.Project, con domain.Conductor, o domain.Offer, now domain.Time) (domain.GateInput, error) {
-	in := domain.GateInput{Ticket: k, Project: p, Conductor: con, Offer: o, Limits: h.limits, Now: now}
-	blockers, err := blockersOf(tx, k)
-	if err != nil {
-		return in, err
-	}
-	for _, b := range blockers {
-		in.Blockers = append(in.Blockers, domain.Blocker{
-			Identifier: b.Identifier, State: b.State, Terminal: domain.Terminal(string(b.Workflow), b.State),
-		})
-	}
-	if in.LiveRun, err = optional(tx.LiveRun(k.ID)); err != nil {
-		return in, err
-	}
-	if in.LastRun, err = optional(tx.LastEndedRun(k.ID)); err != nil {
-		return in, err
-	}
-	if in.LastRun != nil {
-		last, err := optional(tx.Conductor(in.LastRun.Conductor))
-		if err != nil {
-			return in, err
-		}
-		// A conductor that restarts is not away: its last run is finalised in a moment.
-		if last == nil || h.away(*last, now) > h.limits.OfflineAfter {
-			in.LastConductor = domain.ConductorOffline
-		}
-	}
-	if k.TreeAt != "" {
-		if in.TreeConductor, err = optional(tx.Conductor(string(k.TreeAt))); err != nil {
-			return in, err
-		}
-		if in.TreeConductor != nil {
-			in.TreeAway = h.away(*in.TreeConductor, now)
-		}
-	}
-	if k.Target != "" {
-		target, err := optional(tx.Conductor(string(k.Target)))
-		if err != nil {
-			return in, err
-		}
-		if target != nil {
-			in.TargetName = target.MachineID
-		}
-	}
-	if p.Settings.BudgetTokens > 0 || p.Settings.BudgetCost > 0 {
-		if in.Used, err = tx.UsedByTicket(k.ID); err != nil {
-			return in, err
-		}
-	}
-	if in.LiveInProject, err = tx.CountLive(p.ID, "", ""); err != nil {
-		return in, err
-	}
-	if in.LiveHere, err = tx.CountLive("", con.ID, ""); err != nil {
-		return in, err
-	}
-	in.LiveHereState, err = tx.CountLive("", con.ID, k.State)
-	return in, err
-}
-
-// optional turns "not found" into nil.
-func optional[T any](v T, err error) (*T, error) {
-	if errors.Is(err, domain.ErrNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &v, nil
 }
