@@ -10,7 +10,9 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
@@ -48,6 +50,9 @@ type Options struct {
 func New(o Options) zerolog.Logger {
 	inJournal, err := journal.StderrIsJournalStream()
 	if err == nil && inJournal {
+		// Where journald is gone, its end of stderr is closed, and Go ends a program that writes there. Not ignored but
+		// heard and dropped: what the daemon starts would inherit the former.
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 		return build(o, &journalWriter{to: journald.NewJournalDWriter(), other: os.Stderr}).With().Str(identifier, o.Name).Logger()
 	}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
