@@ -272,15 +272,20 @@ func (k *kernel) start() error {
 	if err != nil {
 		return fmt.Errorf("prepare the start of the user manager: %w", err)
 	}
-	k.journald, err = startNotify("systemd-journald", process{
-		env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, cgroup: "system.slice/systemd-journald.service", quiet: true,
-	})
-	if err != nil {
+	if err := k.startJournal(); err != nil {
 		return err
 	}
 	k.systemd, err = startNotify("systemd", process{
 		argv: []string{"--user", "--log-target=journal"}, env: k.user.environment(), dir: k.user.Home,
 		cgroup: k.user.managerCgroup(), user: &k.user, quiet: true,
+	})
+	return err
+}
+
+// startJournal starts journald; start has prepared its folders.
+func (k *kernel) startJournal() (err error) {
+	k.journald, err = startNotify("systemd-journald", process{
+		env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, cgroup: "system.slice/systemd-journald.service", quiet: true,
 	})
 	return err
 }

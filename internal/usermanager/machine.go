@@ -166,6 +166,21 @@ func (m *Machine) Crash() error {
 	}
 }
 
+// KillJournal ends journald; nobody starts it anew but StartJournal.
+func (m *Machine) KillJournal() error {
+	if err := unix.Kill(m.kernel.journald, unix.SIGKILL); err != nil {
+		return fmt.Errorf("kill journald: %w", err)
+	}
+	if !gone(m.kernel.journald, 10*time.Second) {
+		return errors.New("journald does not end")
+	}
+	m.kernel.journald = 0
+	return nil
+}
+
+// StartJournal starts journald after KillJournal.
+func (m *Machine) StartJournal() error { return m.kernel.startJournal() }
+
 // New is the package's New on this machine. Nothing is cleared when the machine is down at the end of the test.
 func (m *Machine) New(t testing.TB) Env {
 	t.Helper()
