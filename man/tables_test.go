@@ -68,6 +68,29 @@ func TestWorkflows(t *testing.T) {
 	}
 }
 
+// The built-in skills are the ones that are listed, and the example is a skill.
+func TestSkills(t *testing.T) {
+	t.Parallel()
+	part := pageNamed(t, "gaia-workflows(7)").part(t, 2, "SKILLS")
+	set, err := session.Skills(nil)
+	require.NoError(t, err)
+	var want [][]string
+	for _, s := range set.All() {
+		workflows := slices.Clone(s.Workflows)
+		for i, w := range workflows {
+			if w == domain.Unqualified {
+				workflows[i] = session.UnqualifiedName
+			}
+		}
+		want = append(want, []string{s.Name, strings.Join(workflows, ", "), strings.Join(s.States, ", ")})
+	}
+	require.Equal(t, want, tables(part)[0])
+	require.Len(t, blocks(part), 1)
+	s, err := session.ParseSkill("example", []byte(blocks(part)[0]))
+	require.NoError(t, err)
+	require.Len(t, s.Inputs, 1)
+}
+
 func TestRunStates(t *testing.T) {
 	t.Parallel()
 	states := []domain.RunState{domain.RunClaimed, domain.RunRunning, domain.RunDone, domain.RunFailed, domain.RunExpired}
