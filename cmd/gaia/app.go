@@ -63,9 +63,6 @@ func (a *app) run(ctx context.Context, args []string) int {
 	defer a.waiting.stop()
 	cmd := a.root()
 	cmd.SetArgs(args)
-	cmd.SetIn(a.in)
-	cmd.SetOut(a.out)
-	cmd.SetErr(a.err)
 	err := cmd.ExecuteContext(ctx)
 	a.waiting.stop()
 	if err == nil {
@@ -140,6 +137,9 @@ Exit codes: 0 ok, 1 refused or unhealthy, 2 usage or configuration, 3 authentica
 			return nil
 		},
 	}
+	root.SetIn(a.in)
+	root.SetOut(a.out) // before the completion commands are made, which keep it
+	root.SetErr(a.err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w\nSee %s --help", err, cmd.CommandPath())
 	})

@@ -304,18 +304,23 @@ func footprintLines(f *domain.Footprint) [][2]string {
 }
 
 func (a *app) runLogs() *cobra.Command {
-	var follow, screen bool
+	var follow, screen, raw bool
 	cmd := &cobra.Command{
 		Use:   "logs [RUN]",
 		Short: "Print what a run's pane has shown",
-		Long: `Print what a run's pane has shown, or with --screen its last screen. The output lies in the run folder of the
-machine that hosted the run. What Gaia itself logged of it is in the journal:
-journalctl --user GAIA_RUN=ID`,
+		Long: `Print what a run's pane has shown, or with --screen its last screen. It is printed as text, in colour on a terminal;
+--raw prints every byte as it was, cursor movements included.
+
+The output lies in the run folder of the machine that hosted the run. What Gaia itself logged of it is in the
+journal: journalctl --user GAIA_RUN=ID`,
 		Example: `  gaia run logs 12 --follow
   gaia run logs 12 --screen`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeFirst(a.runNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if screen && (raw || follow) {
+				return usagef("--screen goes neither with --raw nor with --follow")
+			}
 			ctx := cmd.Context()
 			c, err := a.client()
 			if err != nil {
@@ -342,11 +347,17 @@ journalctl --user GAIA_RUN=ID`,
 				_, err = io.WriteString(a.out, strings.TrimRight(render.CleanText(text), "\n")+"\n")
 				return err
 			}
-			return a.copyLog(ctx, c, folder, r, follow)
+			a.waiting.stop()
+			out := a.out
+			if !raw {
+				out = render.Plain(out, a.colour())
+			}
+			return copyLog(ctx, c, out, folder, r, follow)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the run has ended")
 	cmd.Flags().BoolVar(&screen, "screen", false, "the last screen instead of all output")
+	cmd.Flags().BoolVar(&raw, "raw", false, "every byte as it was")
 	return cmd
 }
 
@@ -369,17 +380,16 @@ func (a *app) lastScreen(ctx context.Context, folder session.Folder, r domain.Ru
 // followBeat is how often a followed run is looked up at the hub.
 const followBeat = 3 * time.Second
 
-// copyLog prints output.log. It is terminal output, made to be shown on one.
-func (a *app) copyLog(ctx context.Context, c *remote.Client, folder session.Folder, r domain.Run, follow bool) error {
-	f, err := os.Open(folder.Path("output.log"))
+// copyLog copies the output of a run.
+func copyLog(ctx context.Context, c *remote.Client, out io.Writer, folder session.Folder, r domain.Run, follow bool) error {
+	f, err := os.Open(folder.Path(session.FileOutput))
 	if err != nil {
 		return fmt.Errorf("run %d has no output yet: %w", r.Number, err)
 	}
 	defer f.Close()
-	a.waiting.stop()
 	asked := time.Now()
 	for {
-		if _, err := io.Copy(a.out, f); err != nil {
+		if _, err := io.Copy(out, f); err != nil {
 			return fmt.Errorf("copy the output of run %d: %w", r.Number, err)
 		}
 		if !follow || r.State.Ended() {
@@ -391,7 +401,7 @@ func (a *app) copyLog(ctx context.Context, c *remote.Client, folder session.Fold
 		}
 		// The host's record says at once that the session is over; a host that was killed leaves none, and then the hub knows.
 		if _, err := folder.Record(); err == nil {
-			r.State = domain.RunDone
+			r.State = domain.RunDone // one more copy, and no more
 		} else if time.Since(asked) > followBeat {
 			asked = time.Now()
 			if now, err := c.Run(ctx, r.ID); err == nil {

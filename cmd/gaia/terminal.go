@@ -40,6 +40,11 @@ func (a *app) terminal() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
+// colour reports whether the output may have colours.
+func (a *app) colour() bool {
+	return a.terminal() && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb"
+}
+
 // interactive reports whether a person can be asked.
 func (a *app) interactive() bool {
 	f, ok := a.in.(*os.File)

@@ -86,13 +86,19 @@ type answer struct {
 
 func (w *world) call(in string, args ...string) answer {
 	w.t.Helper()
+	r := w.with("stdin", in).raw(args...)
+	for _, s := range []string{r.out, r.err} {
+		require.NotContains(w.t, s, "\x1b", "an escape code where there is no terminal: gaia %q", args)
+	}
+	return r
+}
+
+// raw calls the command and returns whatever it has said. It may be called from any goroutine.
+func (w *world) raw(args ...string) answer {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
-	code := w.app(strings.NewReader(in), &out, &errs).run(ctx, args)
-	for _, s := range []string{out.String(), errs.String()} {
-		require.NotContains(w.t, s, "\x1b", "an escape code where there is no terminal: gaia %q", args)
-	}
+	code := w.app(strings.NewReader(w.env["stdin"]), &out, &errs).run(ctx, args)
 	return answer{out.String(), errs.String(), code}
 }
 

@@ -98,7 +98,7 @@ func stacked(w io.Writer, width int, columns []Column) error {
 			}
 		}
 		if c.More {
-			if _, err := fmt.Fprintln(w, "  "+more); err != nil {
+			if _, err := fmt.Fprintln(w, Fit("  "+more, width)); err != nil {
 				return err
 			}
 		}

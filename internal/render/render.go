@@ -120,11 +120,15 @@ func printYAML(w io.Writer, data any) error {
 	return err
 }
 
+// oldBool are words that readers of YAML 1.1 take for true and false.
+var oldBool = map[string]bool{"y": true, "yes": true, "on": true, "n": true, "no": true, "off": true}
+
 // block turns JSON's flow style into YAML's usual one. A text that a terminal must not see as it is stays in quotes, where
 // it can be escaped.
 func block(n *yaml.Node) {
 	n.Style = 0
-	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && strings.ContainsFunc(n.Value, func(r rune) bool { return r != '\n' && unsafe(r) }) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" &&
+		(oldBool[strings.ToLower(n.Value)] || strings.ContainsFunc(n.Value, func(r rune) bool { return r != '\n' && unsafe(r) })) {
 		n.Style = yaml.DoubleQuotedStyle
 	}
 	for _, c := range n.Content {

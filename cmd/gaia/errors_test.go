@@ -1,0 +1,133 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gaia/hub/store/sqlite"
+)
+
+// TestExitCodes: a program can tell from the code alone what kind of failure it was, and a person is told what to do.
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.shop()
+	w.ticket("create", "T")
+	broken := w.with("GAIA_HOME", filepath.Join(w.env["HOME"], "broken"))
+	broken.write("broken/machine.toml", "user_id = \"anna\"\nhost_id = \"box\"\nuserid = \"x\"\n")
+	token := w.write("token", "not-a-token-of-anybody\n")
+	for _, c := range []struct {
+		name string
+		in   *world
+		code int
+		args []string
+		says string
+	}{
+		{"unknown command", w, exitUsage, []string{"nope"}, "See gaia --help"},
+		{"unknown flag", w, exitUsage, []string{"board", "--nope"}, "See gaia board --help"},
+		{"unknown key in machine.toml", broken, exitUsage, []string{"board"}, "machine.toml:3"},
+		{"no machine.toml", w.with("GAIA_HOME", "/nonexistent"), exitUsage, []string{"board"}, "gaia init"},
+		{"relative GAIA_HOME", w.with("GAIA_HOME", "x"), exitUsage, []string{"board"}, "absolute path"},
+		{"no HOME", w.with("GAIA_HOME", "", "HOME", ""), exitUsage, []string{"board"}, "set HOME or GAIA_HOME"},
+		{"prefix with a dash", w.with("GAIA_PREFIX", "a-b"), exitUsage, []string{"board"}, "GAIA_PREFIX"},
+		{"bad GAIA_HUB", w.with("GAIA_HUB", "nope"), exitUsage, []string{"board"}, "unix:///path"},
+		{"unknown token", w.with("GAIA_RUN", "x", "GAIA_TOKEN_FILE", token, "GAIA_TICKET", "SHOP-1"), exitAuth, []string{"ticket", "show"}, "gaia doctor"},
+		{"nobody on TCP", w.with("GAIA_HUB", w.hub.TCP), exitAuth, []string{"board"}, "gaia doctor"},
+		{"transition", w, exitValidation, []string{"ticket", "move", "SHOP-1", "done"}, "open from here"},
+		{"unknown state", w, exitValidation, []string{"ticket", "move", "SHOP-1", "nope"}, "open from here"},
+		{"empty title", w, exitValidation, []string{"ticket", "create", ""}, "title"},
+		{"blocks itself", w, exitValidation, []string{"ticket", "block", "SHOP-1", "--by", "SHOP-1"}, "blocked_by"},
+		{"unknown agent name", w, exitValidation, []string{"ticket", "create", "T", "--workflow", "nope"}, "workflow"},
+		{"no such ticket", w, exitRefused, []string{"ticket", "show", "SHOP-99"}, "SHOP-99"},
+		{"no such project", w, exitRefused, []string{"board", "--project", "NOPE"}, "NOPE"},
+		{"no such blocker", w, exitRefused, []string{"ticket", "block", "SHOP-1", "--by", "SHOP-98"}, "SHOP-98"},
+		{"socket is not there", w.with("GAIA_HUB", "unix:///nonexistent/gaia/hub.sock"), exitUnreachable, []string{"board"}, "start gaia-hub.socket"},
+		{"port is closed", w.with("GAIA_HUB", "http://127.0.0.1:1"), exitUnreachable, []string{"ticket", "list"}, "gaia doctor"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			in := *c.in
+			in.t = t
+			require.Contains(t, in.fails(c.code, c.args...), c.says)
+		})
+	}
+	// status prints what it found, and fails for it.
+	r := w.with("GAIA_HUB", "unix:///nonexistent/gaia/hub.sock").call("", "hub", "status")
+	require.Equal(t, exitUnreachable, r.code)
+	require.Equal(t, "unix:///nonexistent/gaia/hub.sock: does not answer\n", r.out)
+}
+
+// TestWhatAnswersIsNoHub: another server at the address is told from a hub.
+func TestWhatAnswersIsNoHub(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.hub.Wrap(func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte("<html>\x1b[2J"))
+		})
+	})
+	require.Contains(t, w.fails(exitRefused, "board"), "is no hub")
+}
+
+// TestReadOnlyOfAFullDisk and other refusals of a hub that answers keep their words.
+func TestAHubThatCannotWrite(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.hub.Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet && r.URL.Path != "/gaia/v1/readyz" {
+				next.ServeHTTP(w, r)
+				return
+			}
+			w.Header().Set("Content-Type", "application/vnd.api+json")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"errors":[{"status":"503","code":"storage_unavailable","detail":"the disk is full"}]}`))
+		})
+	})
+	r := w.call("", "hub", "status")
+	require.Equal(t, exitRefused, r.code, r.err)
+	require.Contains(t, r.out, "answers, but cannot read and write")
+	require.Contains(t, r.err, "the disk is full")
+}
+
+// TestHubVerify: a whole log, one that was tampered with, and none.
+func TestHubVerify(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	require.Contains(t, w.fails(exitUsage, "hub", "verify"), "hub.db")
+	path := filepath.Join(w.env["GAIA_HOME"], "state", "hub.db")
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	db, err := sqlite.Open(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	table, data, names := w.forms("hub", "verify")
+	golden(t, "hub-verify.golden", table)
+	require.Equal(t, path, data.(map[string]any)["database"])
+	require.Len(t, names, 1)
+	require.Equal(t, w.gaia("hub", "verify"), w.gaia("hub", "verify", "--db", path))
+	require.NoError(t, os.WriteFile(path, []byte("this is no database at all, but long enough to be looked at as one"), 0o600))
+	require.Contains(t, w.fails(exitRefused, "hub", "verify"), path)
+	w.write("gaia/hub.toml", "store = \"postgres://db/gaia\"\n")
+	require.Contains(t, w.fails(exitUsage, "hub", "verify"), "is no file that can be read here")
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	w := &world{t: t, env: map[string]string{}}
+	table, data, names := w.forms("version")
+	require.Regexp(t, `^gaia `, table)
+	require.Len(t, names, 1)
+	require.Contains(t, data, "version")
+}
+
+func TestCompletionScripts(t *testing.T) {
+	t.Parallel()
+	w := &world{t: t, env: map[string]string{}}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		require.Contains(t, w.gaia("completion", shell), "gaia")
+	}
+}
