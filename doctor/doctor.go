@@ -233,7 +233,8 @@ func (d *doctor) machine(context.Context) {
 }
 
 func (d *doctor) hub(ctx context.Context) {
-	start := "systemctl --user start " + d.Names.HubSocket()
+	// Not start, which does nothing where the unit is active and its socket was removed by hand.
+	start := "systemctl --user restart " + d.Names.HubSocket()
 	if d.Hub == nil {
 		d.add("hub", Fail, start, "%v", d.HubErr)
 		return

@@ -136,7 +136,8 @@ func (c *Client) headers(r *http.Request) error {
 func (c *Client) unreachable(cause error) error {
 	mend := "gaia doctor says more"
 	if path, ok := strings.CutPrefix(c.o.Hub, "unix://"); ok {
-		mend = "systemctl --user start " + filepath.Base(filepath.Dir(path)) + "-hub.socket"
+		// Not start, which does nothing where the unit is active and its socket was removed by hand.
+		mend = "systemctl --user restart " + filepath.Base(filepath.Dir(path)) + "-hub.socket"
 		if !strings.HasSuffix(path, "/hub.sock") {
 			mend = "gaia doctor says more"
 		}

@@ -459,7 +459,7 @@ func TestAbsentHub(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.CreateTicket(t.Context(), domain.TicketDraft{Title: "t"})
 	require.ErrorIs(t, err, domain.ErrUnreachable)
-	require.ErrorContains(t, err, "systemctl --user start gaiatest-hub.socket")
+	require.ErrorContains(t, err, "systemctl --user restart gaiatest-hub.socket")
 	live, ready := c.Health(t.Context())
 	require.ErrorIs(t, live, domain.ErrUnreachable)
 	require.ErrorIs(t, ready, domain.ErrUnreachable)
