@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,12 +47,8 @@ func (w *world) failures(v view, reason domain.Reason, note string, n int) {
 
 // byNumber returns the runs, oldest first.
 func (v view) byNumber() []domain.Run {
-	runs := append([]domain.Run(nil), v.Runs...)
-	for i := range runs {
-		for j := i; j > 0 && runs[j].Number < runs[j-1].Number; j-- {
-			runs[j], runs[j-1] = runs[j-1], runs[j]
-		}
-	}
+	runs := slices.Clone(v.Runs)
+	slices.SortFunc(runs, func(a, b domain.Run) int { return a.Number - b.Number })
 	return runs
 }
 
