@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"gaia/domain"
 	"gaia/internal/render"
 	"gaia/registry"
+	"gaia/session/host"
 	"gaia/workspace"
 )
 
@@ -161,6 +163,24 @@ type reapView struct {
 	Bytes      int64  `json:"bytes"`
 }
 
+// beforeRemove runs the hook of the commit from which new trees start, if a person has trusted it. Its failure keeps no tree.
+func beforeRemove(home registry.Home, e registry.Entry) func(context.Context, workspace.TreeInfo) error {
+	return func(ctx context.Context, t workspace.TreeInfo) error {
+		hooks, err := baseHooks(ctx, home, e)
+		if err != nil || !hooks.BeforeRemove.Set() {
+			return err
+		}
+		trusted, err := home.Trusted(e.Checkout, hooks.SHA256())
+		if err != nil {
+			return err
+		}
+		if !trusted {
+			return fmt.Errorf("the hooks are not trusted, so it was not run (gaia conductor trust %s)", e.Instance)
+		}
+		return host.BeforeRemove(ctx, hooks.BeforeRemove, os.Environ(), t.Path, t.Branch)
+	}
+}
+
 func (a *app) reap(ctx context.Context, args []string, dry bool) error {
 	home, err := a.home()
 	if err != nil {
@@ -183,7 +203,8 @@ func (a *app) reap(ctx context.Context, args []string, dry bool) error {
 		return err
 	}
 	reaped, err := g.Reap(ctx, workspace.ReapOptions{
-		DryRun: dry,
+		DryRun:       dry,
+		BeforeRemove: beforeRemove(home, e),
 		Ticket: func(ctx context.Context, id string) (state string, terminal, known bool, err error) {
 			k, err := c.Ticket(ctx, id)
 			if errors.Is(err, domain.ErrNotFound) {

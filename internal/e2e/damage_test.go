@@ -372,3 +372,23 @@ func TestAHookThatFailsAfterTheAgentFailsNothing(t *testing.T) {
 	require.Equal(t, domain.RunDone, v.Runs[0].State)
 	require.Equal(t, []string{"x"}, w.lines("after"), "it sees what the agent has committed")
 }
+
+func TestTheHookBeforeATreeIsRemoved(t *testing.T) {
+	t.Parallel()
+	w := prepare(t, "", setting{})
+	w.setAgent("echo x >x; git add x; git commit -qm x; exec gaia ticket move done\n")
+	seen := filepath.Join(w.env.Home, "removing")
+	w.configure("", fmt.Sprintf("[hooks.before_remove]\nrun = '''%s'''\n",
+		fmt.Sprintf(`echo "$(pwd -P) $GAIA_WORKTREE $GAIA_BRANCH $GAIA_HOOK" >>%q; echo no luck; exit 3`, seen)))
+	w.gaia("conductor", "trust", "--yes")
+	w.gaia("conductor", "enable", "--now", w.instance)
+	k := w.chore("Is reaped")
+	tree := string(w.waitState(k, "done").Runs[0].WorktreePath)
+	w.git("merge", "--quiet", "gaia/"+k)
+	w.gaia("conductor", "reap", "--dry-run")
+	require.Empty(t, w.lines("removing"), "a dry run runs nothing")
+	out := w.gaia("conductor", "reap")
+	require.Equal(t, []string{tree + " " + tree + " gaia/" + k + " before_remove"}, w.lines("removing"))
+	require.NoDirExists(t, tree, "its failure keeps nothing")
+	require.Contains(t, out, "before_remove failed: exit status 3; its last words: no luck")
+}

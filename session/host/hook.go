@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -83,15 +84,43 @@ func tail(folder session.Folder, name string) string {
 	}
 	buf := make([]byte, min(st.Size(), most))
 	n, _ := f.ReadAt(buf, st.Size()-int64(len(buf)))
-	lines := bytes.Split(bytes.TrimSpace(buf[:n]), []byte("\n"))
-	last := strings.Map(func(r rune) rune {
+	last := lastLine(buf[:n])
+	if last == "" {
+		return "; it printed nothing"
+	}
+	return fmt.Sprintf("; its last words: %s (all of them: %s)", last, path)
+}
+
+// lastLine is the last line of a program's output, without what a terminal would act on.
+func lastLine(out []byte) string {
+	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return -1
 		}
 		return r
 	}, strings.ToValidUTF8(string(lines[len(lines)-1]), ""))
-	if last == "" {
-		return "; it printed nothing"
+}
+
+// BeforeRemove runs the hook before_remove in a worktree that is about to be removed. It is no part of a run: env is the
+// caller's, and the hook's output is told only where it fails.
+func BeforeRemove(ctx context.Context, h registry.Hook, env []string, tree, branch string) error {
+	timeout := h.Timeout
+	if timeout <= 0 {
+		timeout = registry.DefaultHookTimeout
 	}
-	return fmt.Sprintf("; its last words: %s (all of them: %s)", last, path)
+	hctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	cmd := exec.CommandContext(hctx, "/bin/sh", "-c", h.Script)
+	cmd.Dir = tree
+	cmd.Env = append(slices.Clone(env), "GAIA_HOOK="+registry.HookBeforeRemove, "GAIA_WORKTREE="+tree, "GAIA_BRANCH="+branch)
+	killGroup(cmd)
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err == nil:
+		return nil
+	case hctx.Err() != nil && ctx.Err() == nil:
+		return fmt.Errorf("it took longer than %s and was killed; its last words: %s", timeout, lastLine(out))
+	}
+	return fmt.Errorf("%w; its last words: %s", err, lastLine(out))
 }
