@@ -19,7 +19,7 @@ import (
 const (
 	FileSpec     = "run.json"      // Spec, written once
 	FileToken    = "token"         // the run's token; removed at finalise
-	FileEnv      = "env.json"      // the environment of agent and hooks
+	FileEnv      = "env.json"      // the environment of agent and hooks; removed at finalise
 	FilePrompt   = "prompt.md"     // what the agent reads first
 	FileTree     = "tree.json"     // TreeFile; written last: it lets the host go on
 	FileStarted  = "started"       // Started; created once, for ever
@@ -177,10 +177,13 @@ func (f Folder) Token() (string, error) {
 	return string(data), nil
 }
 
-// RemoveToken removes the run's token; it is no error if there is none.
-func (f Folder) RemoveToken() error {
-	if err := os.Remove(f.Path(FileToken)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the run's token: %w", err)
+// RemoveSecrets removes what nobody needs any more after the run's end and what may be secret: its token, and its
+// environment, which may hold keys that machine.toml passes on. It is no error if they are gone.
+func (f Folder) RemoveSecrets() error {
+	for _, name := range []string{FileToken, FileEnv} {
+		if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing the secrets of a run: %w", err)
+		}
 	}
 	return nil
 }

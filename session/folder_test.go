@@ -111,7 +111,7 @@ func TestWhatIsNotThereIsNotFound(t *testing.T) {
 	} {
 		require.ErrorIs(t, read(), domain.ErrNotFound, name)
 	}
-	require.NoError(t, f.RemoveToken())
+	require.NoError(t, f.RemoveSecrets())
 }
 
 func TestARunIsStartedOnceForEver(t *testing.T) {
