@@ -151,8 +151,8 @@ func (d *Conductor) claimOne(ctx context.Context) (bool, error) {
 	r := d.runLocked(req.Run)
 	r.assignment, r.leaseFrom = a, sent
 	r.folder = f
-	d.learnLocked(r, domain.FateOf(a.Run))
-	d.leaseLocked(r, a.Run)
+	d.learnLocked(r, domain.FateOf(a.Run), a.Run.EndedAt)
+	r.leaseLocked(a.Run, a.Run.ClaimedAt)
 	r.spec.Ticket, r.spec.Identifier, r.spec.Number, r.spec.State = a.Ticket.ID, a.Ticket.Identifier, a.Run.Number, a.Run.StateAtStart
 	d.mu.Unlock()
 	d.runLog(r).Info().Msgf("claimed %s in %s as run %d", a.Ticket.Identifier, a.Run.StateAtStart, a.Run.Number)

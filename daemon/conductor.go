@@ -31,21 +31,26 @@ type Conductor struct {
 	reload   error // why the last reload was refused
 	runs     map[string]*run
 	foreign  map[string]bool // run folders that are none of our business any more
-	damaged  map[string]bool // runs of which the last listing could not say how they do
-	hub      hubState
-	paused   string          // why nothing is claimed
-	blind    string          // why the sessions could not be listed
-	shas     map[string]bool // hooks that a run's base commit brought and nobody trusted
-	draining bool            // as the hub last said
-	adopted  bool            // hub, units and folders have been listed together once
-	over     bool            // superseded
-	stopping bool
-	stepName string
-	stepAt   time.Duration // Mono
-	pinged   time.Duration // Mono
-	warned   bool          // the step at stepAt has been complained about
-	status   Status
-	watchers map[*watcher]bool
+	// unreadable are run folders of which that has been said.
+	unreadable map[string]bool
+	damaged    map[string]bool // runs of which the last listing could not say how they do
+	hub        hubState
+	paused     string          // why nothing is claimed
+	blind      string          // why the sessions could not be listed
+	shas       map[string]bool // hooks that a run's base commit brought and nobody trusted
+	draining   bool            // as the hub last said
+	looked     bool            // units and folders have been listed together once
+	adopted    bool            // hub, units and folders have been listed together once
+	over       bool            // superseded
+	stopping   bool
+	ticked     time.Duration   // Mono, when the last tick began
+	retries    []time.Duration // Mono, when tickets that failed here may be claimed again
+	stepName   string
+	stepAt     time.Duration // Mono
+	pinged     time.Duration // Mono
+	warned     bool          // the step at stepAt has been complained about
+	status     Status
+	watchers   map[*watcher]bool
 
 	commits commitCache
 	met     chan struct{} // closed at the first registration
@@ -60,6 +65,7 @@ type hubState struct {
 	ttl        time.Duration
 	answered   bool          // in the last tick
 	beat       time.Duration // Boot, at the sending of the last answered heartbeat
+	beatAt     domain.Time   // the same moment on the hub's clock
 	since      time.Time     // of the present trouble
 	err        error
 }
@@ -121,7 +127,7 @@ func New(cfg Config) (*Conductor, error) {
 	}
 	d := &Conductor{
 		cfg: cfg, settings: cfg.Settings, wakes: make(chan struct{}, 1),
-		runs: map[string]*run{}, foreign: map[string]bool{}, damaged: map[string]bool{}, shas: map[string]bool{}, watchers: map[*watcher]bool{},
+		runs: map[string]*run{}, foreign: map[string]bool{}, unreadable: map[string]bool{}, damaged: map[string]bool{}, shas: map[string]bool{}, watchers: map[*watcher]bool{},
 	}
 	d.met = make(chan struct{})
 	d.meet = sync.OnceFunc(func() { close(d.met) })
@@ -171,7 +177,7 @@ func (d *Conductor) Run(ctx context.Context) error {
 		if errors.Is(err, ErrSuperseded) {
 			return d.supersede()
 		}
-		if err == nil && !ready && ctx.Err() == nil {
+		if err == nil && !ready && d.mayBeReady() && ctx.Err() == nil {
 			ready = true
 			d.cfg.Notify("READY=1\nSTATUS=" + d.Status().Text)
 			d.cfg.Log.Info().Str(log.MessageID, log.ConductorReady).Msg("ready: " + d.Status().Text)
@@ -181,6 +187,13 @@ func (d *Conductor) Run(ctx context.Context) error {
 		}
 		d.wait(ctx)
 	}
+}
+
+// mayBeReady: a conductor without a hub is ready when it has seen all that is here.
+func (d *Conductor) mayBeReady() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hub.registered || d.looked
 }
 
 // wait returns when something has happened, or it is time for the next tick. It shows signs of life meanwhile: to wait
@@ -221,18 +234,30 @@ func (d *Conductor) sleep(ctx context.Context, t time.Duration) bool {
 	return <-woken
 }
 
-// untilNext returns how long the loop may wait: a tick, or less where a grace or a second look is due before.
+// untilNext returns how long the loop may wait: a tick, or less where a grace, a second look or a ticket's wait after a
+// failure is over before.
 func (d *Conductor) untilNext() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	next, now := d.settings.Tick, d.cfg.Clock.Mono()
+	due := func(at time.Duration) {
+		// What the last tick has seen fall due waits for something else now, a worker or the hub: to look again and again
+		// would only keep both from it.
+		if at > d.ticked {
+			next = min(next, at-now)
+		}
+	}
 	for _, r := range d.runs {
 		if r.done && r.session != domain.SessionGone {
-			next = min(next, r.doneAt+d.settings.Grace-now)
+			due(r.doneAt + d.settings.Grace)
 		}
 		if r.gone == 1 && r.fate.State.Live() {
-			next = min(next, r.goneAt+secondLook-now)
+			due(r.goneAt + secondLook)
 		}
+	}
+	d.retries = slices.DeleteFunc(d.retries, func(at time.Duration) bool { return at <= d.ticked })
+	for _, at := range d.retries {
+		due(at)
 	}
 	return max(next, 100*time.Millisecond)
 }
@@ -361,14 +386,17 @@ func (d *Conductor) stop() error {
 	d.endWork()
 	d.awaitWorkers()
 
-	ctx, cancel := context.WithTimeout(context.Background(), partingDeadline)
+	undoCtx, cancel := context.WithTimeout(context.Background(), partingDeadline)
 	defer cancel()
 	for _, r := range d.inFlight() {
-		if err := d.undo(ctx, r, "the conductor was stopped before the agent was started"); err != nil {
+		if err := d.undo(undoCtx, r, "the conductor was stopped before the agent was started"); err != nil {
 			d.runLog(r).Warn().Err(err).Msg("a claim could not be taken back; the next start goes on with it")
 		}
 	}
 	if d.registered() {
+		// Its own time: a claim that is slow to be taken back must not cost the running agents their leases.
+		ctx, cancel := context.WithTimeout(context.Background(), partingDeadline)
+		defer cancel()
 		if err := d.cfg.Remote.Parting(ctx); err != nil {
 			d.cfg.Log.Warn().Err(err).Msg("the hub did not hear that the conductor stops; it will count as lost until the next start")
 		}
@@ -440,12 +468,15 @@ func (d *Conductor) registered() bool { d.mu.Lock(); defer d.mu.Unlock(); return
 func (d *Conductor) learn(r *run, f domain.Fate) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.learnLocked(r, f)
+	d.learnLocked(r, f, f.EndedAt)
 }
 
-func (d *Conductor) learnLocked(r *run, f domain.Fate) {
+// learnLocked takes in what the hub says of a run at a moment of its clock. The grace counts from the run's state write,
+// whenever it is heard of, also by a process that was not there then; both times are the hub's, so that a clock that is
+// wrong here takes nothing from the agent.
+func (d *Conductor) learnLocked(r *run, f domain.Fate, at domain.Time) {
 	if f.State == domain.RunDone && !r.done {
-		r.done, r.doneAt = true, d.cfg.Clock.Mono()
+		r.done, r.doneAt = true, d.cfg.Clock.Mono()-max(at.Sub(f.EndedAt.Time), 0)
 	}
 	r.known, r.fate = true, f
 }

@@ -122,7 +122,7 @@ const (
 	hookDeadline    = 30 * time.Minute // on top of the time for the tree: hooks run before the agent does
 	stopDeadline    = 5 * time.Minute  // a session that ends: after_run extends it
 	reportDeadline  = time.Minute
-	partingDeadline = 10 * time.Second // twice at a stop, within the TimeoutStopSec= of the unit
+	partingDeadline = 8 * time.Second // three times at a stop, within the TimeoutStopSec= of the unit
 )
 
 func (c *Config) check() error {

@@ -83,10 +83,8 @@ func (d *Conductor) judgeLost(folder session.Folder) (domain.Failure, error) {
 	if err != nil {
 		return domain.Failure{}, err
 	}
-	if started.BootID != "" && started.BootID != boot {
-		return domain.Failure{Reason: domain.ReasonMachineLost, Note: "the machine was started anew while the run was under way"}, nil
-	}
-	return domain.Failure{Reason: domain.ReasonSessionLost, Note: "the unit vanished without leaving a record"}, nil
+	reason, note := session.ReasonWithoutRecord(started, boot)
+	return domain.Failure{Reason: reason, Note: note}, nil
 }
 
 // stall ends a run whose agent waits for an answer that nobody gives, unless a person is attached to it right now.
@@ -115,8 +113,24 @@ func (d *Conductor) sendFail(ctx context.Context, r *run, verdict domain.Failure
 	d.learn(r, fate)
 	if fate.State == domain.RunFailed {
 		d.runLog(r).Warn().Str(log.Reason, string(fate.EndReason)).Msgf("run %d failed: %s", r.spec.Number, verdict.Note)
+		d.awaitRetry(r, verdict)
 	}
 	return nil
+}
+
+// awaitRetry has the loop look again when the ticket's wait after a failure is over, of which no event tells. It is
+// reckoned by the rules that the hub goes by where nobody has changed them; being wrong costs a tick.
+func (d *Conductor) awaitRetry(r *run, verdict domain.Failure) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r.assignment == nil {
+		return // claimed by an earlier process: the next tick finds it
+	}
+	t, now := r.assignment.Ticket, domain.At(d.cfg.Clock.Now())
+	t.Fail(verdict, domain.DefaultLimits(), now)
+	if wait := t.RetryAt.Sub(now.Time); wait > 0 && t.Hold == nil {
+		d.retries = append(d.retries, d.cfg.Clock.Mono()+wait)
+	}
 }
 
 // agentReport asks the profile of the run's agent. It is told apart from an empty report whether there was one.
@@ -267,10 +281,10 @@ func (d *Conductor) close(ctx context.Context, r *run) error {
 	return d.settle(r)
 }
 
-// settle is the last that a run folder sees: the token goes, and the folder is not looked at again.
+// settle is the last that a run folder sees: its secrets go, and it is not looked at again.
 func (d *Conductor) settle(r *run) error {
 	if r.folder != "" {
-		if err := r.folder.RemoveToken(); err != nil {
+		if err := r.folder.RemoveSecrets(); err != nil {
 			return err
 		}
 		if err := r.folder.MarkReported(); err != nil {

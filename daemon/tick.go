@@ -25,6 +25,9 @@ const reservedFor = 10 * time.Minute
 // was not complete.
 func (d *Conductor) tick(ctx context.Context) error {
 	defer d.setStatus()
+	d.mu.Lock()
+	d.ticked = d.cfg.Clock.Mono()
+	d.mu.Unlock()
 	if err := d.step("reading the run folders"); err != nil {
 		return err
 	}
@@ -50,11 +53,10 @@ func (d *Conductor) tick(ctx context.Context) error {
 	if scanErr != nil || listErr != nil {
 		return nil // what is there is not known, so nothing is done about it
 	}
-	if hubErr == nil && !d.adopted {
-		d.mu.Lock()
-		d.adopted = true
-		d.mu.Unlock()
-	}
+	d.mu.Lock()
+	d.looked = true
+	d.adopted = d.adopted || hubErr == nil
+	d.mu.Unlock()
 	if err := d.step("reconciling"); err != nil {
 		return err
 	}
@@ -66,7 +68,8 @@ func (d *Conductor) tick(ctx context.Context) error {
 }
 
 // scan reads which run folders are there. Folders of other conductors, and those whose end the hub knows, are not looked
-// at again.
+// at again. One that cannot be read must not keep the others from being looked after; it is tried again each time, since
+// what keeps it from being read may pass.
 func (d *Conductor) scan() error {
 	folders, err := session.Folders(d.cfg.Runs)
 	if err != nil {
@@ -80,38 +83,46 @@ func (d *Conductor) scan() error {
 		if skip {
 			continue
 		}
-		if reported, err := f.Reported(); err != nil {
-			return err
-		} else if reported {
-			d.mu.Lock()
-			d.foreign[f.Run()] = true
-			d.mu.Unlock()
-			continue
+		err := d.scanOne(f)
+		d.mu.Lock()
+		said := d.unreadable[f.Run()]
+		if err == nil {
+			delete(d.unreadable, f.Run())
+		} else {
+			d.unreadable[f.Run()] = true
 		}
-		spec, err := f.Load()
-		switch {
-		case err == nil && spec.Instance == d.cfg.Instance:
-			d.mu.Lock()
-			r := d.runLocked(f.Run())
-			r.folder, r.spec, r.claimed = f, spec, true
-			d.mu.Unlock()
-		case err == nil:
-			d.mu.Lock()
-			d.foreign[f.Run()] = true
-			d.mu.Unlock()
-		case errors.Is(err, domain.ErrNotFound):
-			if err := d.scanReserved(f); err != nil {
-				return err
-			}
-		default:
-			// One damaged folder must not keep the others from being looked after.
-			d.cfg.Log.Error().Err(err).Msg("a run folder cannot be read and is left alone")
-			d.mu.Lock()
-			d.foreign[f.Run()] = true
-			d.mu.Unlock()
+		d.mu.Unlock()
+		if err != nil && !said {
+			d.cfg.Log.Error().Err(err).Msgf("the run folder %s cannot be read: it is left alone until it can", f)
 		}
 	}
 	return nil
+}
+
+func (d *Conductor) scanOne(f session.Folder) error {
+	reported, err := f.Reported()
+	if err != nil {
+		return err
+	}
+	if reported {
+		d.notOurs(f)
+		return nil
+	}
+	spec, err := f.Load()
+	switch {
+	case err == nil && spec.Instance == d.cfg.Instance:
+		d.mu.Lock()
+		r := d.runLocked(f.Run())
+		r.folder, r.spec, r.claimed = f, spec, true
+		d.mu.Unlock()
+		return nil
+	case err == nil:
+		d.notOurs(f)
+		return nil
+	case !errors.Is(err, domain.ErrNotFound):
+		return err
+	}
+	return d.scanReserved(f)
 }
 
 // scanReserved looks at a folder whose claim has not been answered.
@@ -123,24 +134,21 @@ func (d *Conductor) scanReserved(f session.Folder) error {
 		d.runLocked(f.Run()).folder = f
 		d.mu.Unlock()
 	case err == nil:
-		d.mu.Lock()
-		d.foreign[f.Run()] = true
-		d.mu.Unlock()
+		d.notOurs(f)
 	case !errors.Is(err, domain.ErrNotFound):
-		d.cfg.Log.Error().Err(err).Msg("a reserved run folder cannot be read and is left alone")
-		d.mu.Lock()
-		d.foreign[f.Run()] = true
-		d.mu.Unlock()
+		return err
 	case d.drawnBefore(f.Run(), time.Hour):
 		// A crash between the folder and the question, of this or another conductor: nothing was asked.
-		if err := f.Discard(); err != nil {
-			d.cfg.Log.Warn().Err(err).Msg("an unused run folder stays")
-			d.mu.Lock()
-			d.foreign[f.Run()] = true
-			d.mu.Unlock()
-		}
+		return f.Discard()
 	}
 	return nil
+}
+
+// notOurs has a run folder not looked at again.
+func (d *Conductor) notOurs(f session.Folder) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.foreign[f.Run()] = true
 }
 
 // drawnBefore reports whether a UUIDv7 is older than age by the wall clock. Anything else is not.
@@ -260,7 +268,7 @@ func (d *Conductor) converse(ctx context.Context) error {
 		return fmt.Errorf("heartbeat: %w", err)
 	}
 	d.mu.Lock()
-	d.hub.beat = sent
+	d.hub.beat, d.hub.beatAt = sent, pulse.Conductor.LastSeen
 	if pulse.LeaseTTL > 0 {
 		d.hub.ttl = pulse.LeaseTTL
 	}
@@ -289,7 +297,7 @@ func (d *Conductor) converse(ctx context.Context) error {
 	}
 	for id, f := range fates {
 		if r := d.runs[id]; r != nil {
-			d.learnLocked(r, f)
+			d.learnLocked(r, f, d.hub.beatAt)
 		}
 	}
 	adopted := d.adopted
@@ -363,8 +371,8 @@ func (d *Conductor) listRuns(ctx context.Context) error {
 		if !tracked && d.blind == "" && !d.damaged[hr.ID] {
 			r.session, r.gone, r.goneAt = domain.SessionGone, 1, d.cfg.Clock.Mono() // the listing of this tick did not show it
 		}
-		d.learnLocked(r, domain.FateOf(hr))
-		d.leaseLocked(r, hr)
+		d.learnLocked(r, domain.FateOf(hr), d.hub.beatAt)
+		r.leaseLocked(hr, d.hub.beatAt)
 		if r.work != "" {
 			continue // its worker knows more
 		}
@@ -382,10 +390,12 @@ func (d *Conductor) listRuns(ctx context.Context) error {
 	return nil
 }
 
-func (d *Conductor) leaseLocked(r *run, hr domain.Run) {
-	if ttl := hr.ClaimExpiresAt.Sub(hr.ClaimedAt.Time); !hr.ClaimExpiresAt.IsZero() && !hr.ClaimedAt.IsZero() && ttl > 0 && r.claimTTL == 0 {
-		r.claimTTL = ttl
+// leaseLocked notes how long a claim lives that the hub made or renewed at the moment from of its clock.
+func (r *run) leaseLocked(hr domain.Run, from domain.Time) {
+	if hr.State != domain.RunClaimed || hr.ClaimExpiresAt.IsZero() || from.IsZero() || r.claimTTL != 0 {
+		return
 	}
+	r.claimTTL = max(hr.ClaimExpiresAt.Sub(from.Time), 1) // 0 is not known
 }
 
 // reconcile decides about each run and sets workers to work.

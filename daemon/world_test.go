@@ -53,6 +53,11 @@ func newWorld(t testing.TB) *world {
 		runs: filepath.Join(dir, "runs"), boot: "boot-1", trusted: map[string]bool{}, log: io.Discard,
 	}
 	w.hosts = &hosts{w: w, units: map[string]*hostUnit{}, agents: map[string]int{}, most: map[string]int{}}
+	t.Cleanup(func() {
+		for _, run := range w.hosts.alive() {
+			w.hosts.end(run, nil)
+		}
+	})
 	return w
 }
 
@@ -171,11 +176,12 @@ func (h *hosts) List(context.Context) ([]domain.Session, error) {
 	var out []domain.Session
 	folders, err := session.Folders(h.w.runs)
 	for _, f := range folders {
-		if _, err := f.Load(); err != nil {
-			continue
-		}
 		state := domain.SessionGone
-		if h.units[f.Run()] != nil {
+		if _, err := f.Load(); errors.Is(err, domain.ErrNotFound) {
+			continue
+		} else if err != nil {
+			state = domain.SessionUnknown
+		} else if h.units[f.Run()] != nil {
 			state = domain.SessionAlive
 		}
 		out = append(out, domain.Session{Run: f.Run(), State: state})

@@ -289,7 +289,7 @@ func (c *Client) Register(_ context.Context, r domain.Registration) (domain.Regi
 func (c *Client) Heartbeat(_ context.Context, b domain.Beat) (domain.Pulse, error) {
 	return call(c, "Heartbeat", func(h *Hub) (domain.Pulse, error) {
 		h.beats = append(h.beats, b)
-		h.conductor.CurrentLoad, h.conductor.Paused = b.CurrentLoad, b.Paused
+		h.conductor.CurrentLoad, h.conductor.Paused, h.conductor.LastSeen = b.CurrentLoad, b.Paused, domain.At(h.Clock.Now())
 		p := domain.Pulse{Conductor: h.conductor, LeaseTTL: h.RunningTTL}
 		for _, r := range h.runs {
 			if r.State.Live() {
@@ -298,6 +298,7 @@ func (c *Client) Heartbeat(_ context.Context, b domain.Beat) (domain.Pulse, erro
 					ttl = h.ClaimTTL
 				}
 				h.leases[r.ID] = h.Clock.Boot() + ttl
+				r.ClaimExpiresAt = domain.At(h.Clock.Now().Add(ttl))
 			}
 			named := slices.ContainsFunc(b.Runs, func(rb domain.RunBeat) bool { return rb.Run == r.ID })
 			if named || r.State.Live() || r.FinalizedAt.IsZero() {

@@ -1,0 +1,188 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gaia/domain"
+	"gaia/session"
+)
+
+func TestTheLoopWaitsForWhatFallsDueAndForThatOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	require.Equal(t, DefaultTick, p.d.untilNext())
+
+	require.NoError(t, w.hub.Move(r.ID, "done", "h"))
+	w.clock.Advance(6 * time.Second)
+	require.NoError(t, p.tick())
+	require.Equal(t, 14*time.Second, p.d.untilNext(), "the grace counts from the state write")
+
+	w.hub.SetDown(true)
+	w.clock.Advance(14 * time.Second)
+	require.NoError(t, p.tick())
+	require.Equal(t, DefaultTick, p.d.untilNext(), "without the hub nothing can be done about it")
+	w.hub.SetDown(false)
+	require.NoError(t, p.tick())
+	require.False(t, w.only().FinalizedAt.IsZero())
+}
+
+func TestTheEndOfATicketsWaitIsNotSleptThrough(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	w.hosts.end(r.ID, exited(1))
+	require.NoError(t, p.tick())
+	require.NoError(t, p.tick())
+	require.False(t, w.only().FinalizedAt.IsZero())
+	require.Equal(t, 10*time.Second, p.d.untilNext())
+	w.clock.Advance(10 * time.Second)
+	require.NoError(t, p.tick())
+	require.Len(t, w.hub.Runs(), 2)
+	require.Equal(t, DefaultTick, p.d.untilNext())
+}
+
+func TestTheGraceDoesNotBeginAnewWithTheConductor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	w.hub.SetDraining(true)
+	require.NoError(t, w.hub.Move(r.ID, "done", "h"))
+	p.ticks(1)
+	require.False(t, w.hosts.stopped(r.ID))
+	p.kill()
+	w.clock.Advance(DefaultGrace - DefaultTick)
+	w.process().ticks(1)
+	require.True(t, w.hosts.stopped(r.ID))
+}
+
+func TestAnAdoptedClaimIsTrustedForItsOwnLeaseAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	reached := make(chan struct{}, 1)
+	block := func() (release chan struct{}) {
+		release = make(chan struct{})
+		w.trees.OnEnsure(func(domain.TreeRequest) error { reached <- struct{}{}; <-release; return nil })
+		return release
+	}
+	release := block()
+	w.hub.AddTicket("SHOP-1")
+	p := w.process()
+	require.NoError(t, p.d.tick(context.Background()))
+	<-reached
+	for range 20 { // the claim is renewed for longer than a running lease lives
+		w.clock.Advance(DefaultTick)
+		require.NoError(t, p.d.tick(context.Background()))
+	}
+	p.dead.Store(true)
+	close(release)
+	p.kill()
+
+	release = block()
+	next := w.process()
+	require.NoError(t, next.d.tick(context.Background()))
+	<-reached
+	w.hub.SetDown(true)
+	w.clock.Suspend(3 * time.Minute)
+	close(release)
+	require.Eventually(t, func() bool { return !next.d.busy() }, 5*time.Second, time.Millisecond)
+	_, err := w.folder(w.only().ID).Tree()
+	require.ErrorIs(t, err, domain.ErrNotFound)
+}
+
+func TestNotReadyBeforeAnythingIsKnown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.hub.SetDown(true)
+	w.hosts.fail(errors.New("no bus"))
+	p := w.process()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.d.Run(ctx) }()
+	require.Eventually(t, func() bool { return p.heard("STATUS=starting, 0/2 running, hub unreachable") }, 5*time.Second, time.Millisecond)
+	p.d.Wake()
+	require.False(t, p.heard("READY=1"))
+	w.hosts.fail(nil)
+	p.d.Wake()
+	require.Eventually(t, func() bool { return p.heard("READY=1") }, 5*time.Second, time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+}
+
+func (h *hosts) fail(err error) { h.mu.Lock(); defer h.mu.Unlock(); h.err = err }
+
+// deadlines notes by when a hub must have heard.
+type deadlines struct {
+	domain.Remote
+	fail, parting time.Time
+}
+
+func (r *deadlines) Fail(ctx context.Context, run string, f domain.Failure) (domain.Fate, error) {
+	r.fail, _ = ctx.Deadline()
+	return r.Remote.Fail(ctx, run, f)
+}
+
+func (r *deadlines) Parting(ctx context.Context) error {
+	r.parting, _ = ctx.Deadline()
+	return r.Remote.Parting(ctx)
+}
+
+func TestTakingBackAClaimDoesNotUseUpTheTimeOfTheParting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var hub *deadlines
+	p := w.process(func(c *Config) { hub = &deadlines{Remote: c.Remote}; c.Remote = hub })
+	hang := make(chan struct{})
+	w.trees.OnEnsure(func(domain.TreeRequest) error { <-hang; return errors.New("interrupted") })
+	w.hub.AddTicket("SHOP-1")
+	require.NoError(t, p.d.tick(context.Background()))
+	require.Eventually(t, func() bool { return len(w.hosts.alive()) == 1 }, 5*time.Second, time.Millisecond)
+	p.d.endWork()
+	close(hang)
+	require.NoError(t, p.d.stop())
+	require.Equal(t, domain.ReasonUndone, w.only().EndReason)
+	require.True(t, hub.parting.After(hub.fail))
+}
+
+func TestAFolderThatCannotBeReadHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var log safeBuffer
+	w.log = &log
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	p.kill()
+	spec := w.folder(r.ID).Path(session.FileSpec)
+	whole, err := os.ReadFile(spec)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(spec, []byte("{"), 0o600))
+	// A mark that cannot be looked for.
+	loop := filepath.Join(w.runs, "01890000-0000-7000-8000-000000000001")
+	require.NoError(t, os.Mkdir(loop, 0o700))
+	require.NoError(t, os.Symlink(session.FileSpec, filepath.Join(loop, session.FileSpec)))
+
+	next := w.process()
+	w.hub.AddTicket("SHOP-2")
+	next.ticks(3)
+	require.Len(t, w.hub.Runs(), 2, "others go on")
+	require.Equal(t, 2, bytes.Count(log.Bytes(), []byte("is left alone until it can")))
+
+	require.NoError(t, os.WriteFile(spec, whole, 0o600))
+	w.finish(r.ID)
+	next.ticks(2)
+	require.False(t, w.hub.Runs()[0].FinalizedAt.IsZero(), "what can be read again is looked after again")
+	for _, name := range []string{session.FileToken, session.FileEnv} {
+		require.NoFileExists(t, w.folder(r.ID).Path(name))
+	}
+}
