@@ -105,15 +105,12 @@ func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, er
 	if err != nil {
 		return domain.Tree{}, err
 	}
+	head := t.start
 	if made {
 		err = j.fill(ctx, t)
-	} else {
-		err = j.adopt(ctx, t)
+	} else if err = j.adopt(ctx, t); err == nil {
+		head, err = Head(ctx, j.path)
 	}
-	if err != nil {
-		return domain.Tree{}, err
-	}
-	head, err := Head(ctx, j.path)
 	if err != nil {
 		return domain.Tree{}, err
 	}
@@ -188,7 +185,7 @@ func (j *job) mayTake(ctx context.Context, t tree) error {
 	if _, ours := madeFor(t.reason, j.key); !ours {
 		return j.lockedBy(t.admin)
 	}
-	return j.unlock(ctx)
+	return unlock(t.admin)
 }
 
 func (j *job) lockedBy(a admin) error {
@@ -199,9 +196,9 @@ func (j *job) lockedBy(a admin) error {
 	return hold("the worktree %s is locked (%s); free it: git -C %s worktree unlock %s", j.path, why, quote(j.checkout), quote(j.path))
 }
 
-// unlock takes away our own lock: the tree is complete.
-func (j *job) unlock(ctx context.Context) error {
-	if _, err := j.git().run(ctx, "worktree", "unlock", "--", j.path); err != nil {
+// unlock takes away our own lock: the tree is complete. It does what git worktree unlock does.
+func unlock(a admin) error {
+	if err := os.Remove(filepath.Join(a.dir, "locked")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unlock the finished worktree: %w", err)
 	}
 	return nil
@@ -322,17 +319,14 @@ func isEmpty(dir string) (bool, error) {
 
 // register makes the branch, where it is missing, and a locked worktree without files. The repository is locked.
 func (j *job) register(ctx context.Context, repository *os.File, before *Marker) (*tree, error) {
-	trees, err := j.list(ctx)
+	tip, there, at, err := j.tips(ctx)
 	if err != nil {
 		return nil, err
 	}
-	full := "refs/heads/" + j.branch
-	for _, t := range trees {
-		if t.branch == full && t.path != j.path {
-			return nil, j.checkedOut(t.path)
-		}
+	if at != "" && at != j.path {
+		return nil, j.checkedOut(at)
 	}
-	start, base, fresh, err := j.start(ctx, before)
+	start, base, fresh, err := j.start(ctx, before, tip, there)
 	if err != nil {
 		return nil, err
 	}
@@ -345,6 +339,11 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 	c := j.git()
 	c.hold = []*os.File{j.lock, repository}
 	if _, err := c.run(ctx, args...); err != nil {
+		if fresh {
+			if why := j.nameTaken(ctx); why != nil {
+				return nil, why
+			}
+		}
 		text := stderrOf(err)
 		if strings.Contains(text, "already checked out at") || strings.Contains(text, "already used by worktree") || strings.Contains(text, "is being rebased") {
 			return nil, hold("the branch %s is in use elsewhere: %w; end what is begun there, or see git -C %s worktree list", j.branch, err, quote(j.checkout))
@@ -361,7 +360,7 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 	if a == nil {
 		return nil, fmt.Errorf("git says that it made the worktree %s, but has not registered it", j.path)
 	}
-	return &tree{admin: *a, marker: Marker{Ticket: j.request.Ticket, Identifier: j.request.Identifier, Run: j.request.Run,
+	return &tree{admin: *a, start: start, marker: Marker{Ticket: j.request.Ticket, Identifier: j.request.Identifier, Run: j.request.Run,
 		Branch: j.branch, Base: base, CreatedAt: domain.At(time.Now())}}, nil
 }
 
@@ -388,33 +387,48 @@ func staleLock(text string, now time.Time) string {
 	return m[1]
 }
 
-// start returns the commit that the tree starts at and its base, and whether the branch is still to be made. A branch
-// that has nothing of its own is brought up to date; it is moved forward only.
-func (j *job) start(ctx context.Context, before *Marker) (start, base string, fresh bool, err error) {
+// tips returns the commits of the branch, here and at the remote, "" where it is not, and the worktree that has it
+// checked out.
+func (j *job) tips(ctx context.Context) (tip, there, at string, err error) {
+	local, far := "refs/heads/"+j.branch, "refs/remotes/"+remote+"/"+j.branch
+	out, err := j.git().run(ctx, "for-each-ref", "--format=%(refname) %(objectname) %(worktreepath)", local, far)
+	if err != nil {
+		return "", "", "", fmt.Errorf("look for the branch %s: %w", j.branch, err)
+	}
+	for l := range strings.Lines(string(out)) {
+		f := strings.SplitN(strings.TrimSuffix(l, "\n"), " ", 3)
+		switch {
+		case len(f) != 3:
+		case f[0] == local:
+			tip, at = f[1], f[2]
+		case f[0] == far:
+			there = f[1]
+		}
+	}
+	return tip, there, at, nil
+}
+
+// nameTaken says which other branch keeps git from making this one, nil where none does.
+func (j *job) nameTaken(ctx context.Context) error {
+	if err := j.checkParents(ctx, j.branch); err != nil {
+		return &domain.WorkspaceError{Hold: true, Err: err}
+	}
+	out, err := j.git().line(ctx, "for-each-ref", "--count=1", "--format=%(refname:strip=2)", "refs/heads/"+j.branch+"/")
+	if err == nil && out != "" {
+		return hold("the repository has a branch %s, so git can make no branch %s; rename it: git -C %s branch -m %s NEWNAME", out, j.branch, quote(j.checkout), quote(out))
+	}
+	return nil
+}
+
+// start returns the commit that the tree starts at and its base, and whether the branch, whose commits tips has found, is
+// still to be made. A branch that has nothing of its own is brought up to date; it is moved forward only.
+func (j *job) start(ctx context.Context, before *Marker, tip, there string) (start, base string, fresh bool, err error) {
 	c := j.git()
 	if base, err = j.Base(ctx); err != nil {
 		return "", "", false, err
 	}
-	tip, err := c.commit(ctx, "refs/heads/"+j.branch)
-	if err != nil {
-		return "", "", false, err
-	}
-	there, err := c.commit(ctx, "refs/remotes/"+remote+"/"+j.branch)
-	if err != nil {
-		return "", "", false, err
-	}
 	start = tip
 	if tip == "" {
-		if err := j.checkParents(ctx, j.branch); err != nil {
-			return "", "", false, &domain.WorkspaceError{Hold: true, Err: err}
-		}
-		out, err := c.line(ctx, "for-each-ref", "--count=1", "--format=%(refname:strip=2)", "refs/heads/"+j.branch+"/")
-		if err != nil {
-			return "", "", false, err
-		}
-		if out != "" {
-			return "", "", false, hold("the repository has a branch %s, so git can make no branch %s; rename it: git -C %s branch -m %s NEWNAME", out, j.branch, quote(j.checkout), quote(out))
-		}
 		if start, fresh = base, true; there != "" {
 			start = there
 			j.find("The branch %s was taken from %s, where an earlier run pushed it.", j.branch, remote)
@@ -463,13 +477,15 @@ func (j *job) start(ctx context.Context, before *Marker) (start, base string, fr
 // a marker is complete.
 func (j *job) fill(ctx context.Context, t *tree) error {
 	c := call{dir: j.path, limit: checkout, hold: []*os.File{j.lock}}
-	top, err := c.line(ctx, "rev-parse", "--show-toplevel")
-	if err != nil {
-		return fmt.Errorf("look at the new worktree: %w", err)
+	branch := branchIn(t.dir)
+	if branch == "" {
+		var err error
+		if branch, err = c.line(ctx, "symbolic-ref", "HEAD"); err != nil {
+			return fmt.Errorf("look at the new worktree: %w", err)
+		}
 	}
-	branch, err := c.line(ctx, "symbolic-ref", "HEAD")
-	if err != nil || top != j.path || branch != "refs/heads/"+j.branch {
-		return fmt.Errorf("the new worktree %s is not what it should be: git takes it for %s on %s", j.path, top, branch)
+	if !pointsTo(j.path, t.dir) || branch != "refs/heads/"+j.branch {
+		return fmt.Errorf("the new worktree %s is not what it should be: it belongs to %s and is on %s", j.path, gitFile(j.path), branch)
 	}
 	if _, err := c.run(ctx, "reset", "--hard", "--quiet"); err != nil {
 		return fmt.Errorf("check out the new worktree: %w", err)
@@ -482,7 +498,7 @@ func (j *job) fill(ctx context.Context, t *tree) error {
 	if err := t.marker.write(t.dir); err != nil {
 		return err
 	}
-	return j.unlock(ctx)
+	return unlock(t.admin)
 }
 
 // adopt takes a complete tree as an earlier run left it: nothing in it is changed, what is not committed is saved, and

@@ -24,12 +24,9 @@ type fetchNote struct {
 // fetch brings the remote's branches up to date unless that was done within the last minute. It does not hold the
 // repository's lock. It is no error if that fails; the finding says so, and how old the known state is.
 func (g *Git) fetch(ctx context.Context) (finding string, err error) {
-	url, err := g.git().line(ctx, "config", "--get", "remote."+remote+".url")
-	if url == "" {
-		if err != nil && exitCode(err) != 1 {
-			return "", fmt.Errorf("look for the remote %s: %w", remote, err)
-		}
-		return "", nil
+	k, err := g.ask(ctx)
+	if err != nil || k.url == "" {
+		return "", err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, g.config.FetchTimeout, fmt.Errorf("not done within %s", g.config.FetchTimeout))
 	defer cancel()

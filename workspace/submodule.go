@@ -117,6 +117,9 @@ func modulesUnpushed(ctx context.Context, gitDir string) (string, error) {
 // allowed only for one that the person has cloned in the checkout: a repository must not be able to have any folder of
 // the machine copied into a tree.
 func (g *Git) submodules(ctx context.Context, path string, hold []*os.File) error {
+	if _, err := os.Lstat(filepath.Join(path, ".gitmodules")); errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing says where a submodule would come from
+	}
 	tree := call{dir: path, limit: checkout, hold: hold}
 	links, err := gitlinks(ctx, tree)
 	if err != nil || len(links) == 0 {

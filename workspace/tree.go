@@ -143,10 +143,22 @@ func gitFile(path string) string {
 	return filepath.Clean(to)
 }
 
+// branchIn returns the branch that is checked out by the HEAD of a git directory; "" where that is no branch, or the
+// repository keeps it elsewhere.
+func branchIn(gitDir string) string {
+	head, err := readLine(filepath.Join(gitDir, "HEAD"))
+	ref, ok := strings.CutPrefix(head, "ref: ")
+	if err != nil || !ok || ref == "refs/heads/.invalid" { // which is what reftable leaves there
+		return ""
+	}
+	return ref
+}
+
 // tree is a complete worktree of ours.
 type tree struct {
 	admin
 	marker Marker
+	start  string // the commit that a new one is made at
 }
 
 // treeAt returns the complete worktree at a path below the root. Everything must fit together: a real folder, its

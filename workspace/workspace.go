@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,11 +42,15 @@ type Git struct {
 	config   Config
 	checkout string // real path
 	common   string // the repository's common git directory, real path
+	gitDir   string // the checkout's own, which differs where that is a worktree itself
 	root     string // real path
 	proc     string // where the kernel shows the processes
 
 	mu   sync.Mutex
 	held map[string]*os.File // tree locks by key
+
+	knownMu sync.Mutex
+	known   known
 }
 
 var _ domain.Workspace = (*Git)(nil)
@@ -69,7 +74,9 @@ func New(c Config) (*Git, error) {
 		return nil, fmt.Errorf("the checkout %s: %w", c.Checkout, err)
 	}
 	g := &Git{config: c, checkout: real, proc: "/proc", held: map[string]*os.File{}}
-	common, err := call{dir: real}.line(ctx, "rev-parse", "--path-format=absolute", "--git-common-dir")
+	dirs, err := call{dir: real}.line(ctx, "rev-parse", "--path-format=absolute", "--git-common-dir", "--git-dir")
+	common, own, _ := strings.Cut(dirs, "\n")
+	g.gitDir = own
 	if err != nil {
 		return nil, fmt.Errorf("%s is no git repository that can be used: %w", c.Checkout, err)
 	}
@@ -163,7 +170,13 @@ func (g *Git) Free() (uint64, error) {
 	}
 }
 
+// plainBranch is a name of which it is plain that git takes it.
+var plainBranch = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]*(/[A-Za-z0-9_-]+)*$`)
+
 func (g *Git) checkBranchName(ctx context.Context, branch string) error {
+	if plainBranch.MatchString(branch) && branch != "HEAD" {
+		return nil
+	}
 	if strings.HasPrefix(branch, "-") || branch == "HEAD" {
 		return fmt.Errorf("%q is no branch name: %w", branch, domain.ErrInvalid)
 	}
@@ -206,11 +219,8 @@ func (g *Git) DefaultBranch(ctx context.Context) (string, error) {
 
 // Base returns the commit that a new tree would start from now. It does not fetch.
 func (g *Git) Base(ctx context.Context) (string, error) {
-	ref, _, err := defaultBranch(ctx, g.git())
-	if err != nil {
-		return "", err
-	}
-	return g.git().commit(ctx, ref)
+	k, err := g.ask(ctx)
+	return k.sha, err
 }
 
 // defaultBranch returns the full ref and the short name of the default branch: the remote's where it is known, else
