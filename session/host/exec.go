@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"gaia/internal/durable"
 	"gaia/session"
+	"gaia/workspace"
 )
 
 // execTimeout bounds all that Exec does: the wait for the host and the checks of the tree.
@@ -94,6 +94,29 @@ func enter(ctx context.Context, tree session.TreeFile, env map[string]string) er
 	if err := os.Chdir(want); err != nil {
 		return fmt.Errorf("entering the worktree: %w", err)
 	}
+	own, err := filepath.EvalSymlinks(tree.GitDir)
+	if err != nil {
+		return fmt.Errorf("looking for the worktree's git directory: %w", err)
+	}
+	if !workspace.Plain(want, own) { // else git would say the same
+		if err := belongs(ctx, env, want, own); err != nil {
+			return err
+		}
+	}
+	// The tree's own branch counts, not the one that is checked out: an agent may have left another one there, or an
+	// unfinished rebase, which the prompt tells the next agent of.
+	marker, err := workspace.ReadMarker(own)
+	if err != nil {
+		return fmt.Errorf("the worktree %s is not complete: %w", want, err)
+	}
+	if marker.Branch != tree.Branch {
+		return fmt.Errorf("the worktree %s is that of the branch %s (%s), not of %s", want, marker.Branch, marker.Identifier, tree.Branch)
+	}
+	return nil
+}
+
+// belongs asks git whether the working directory is the worktree of a git directory.
+func belongs(ctx context.Context, env map[string]string, want, own string) error {
 	top, err := git(ctx, env, "rev-parse", "--show-toplevel")
 	if err != nil {
 		return err
@@ -105,44 +128,10 @@ func enter(ctx context.Context, tree session.TreeFile, env map[string]string) er
 	if err != nil {
 		return err
 	}
-	if tree.GitDir != "" {
-		own, err := filepath.EvalSymlinks(tree.GitDir)
-		if err != nil {
-			return fmt.Errorf("looking for the worktree's git directory: %w", err)
-		}
-		if dir != own {
-			return fmt.Errorf("the worktree %s belongs to %s, not to %s", want, dir, own)
-		}
-	}
-	if tree.Branch == "" {
-		return nil
-	}
-	branch, err := branchOf(ctx, env, dir)
-	if err != nil {
-		return err
-	}
-	if branch != "refs/heads/"+tree.Branch {
-		return fmt.Errorf("the worktree %s is on %q, not on the branch %s", want, branch, tree.Branch)
+	if dir != own {
+		return fmt.Errorf("the worktree %s belongs to %s, not to %s", want, dir, own)
 	}
 	return nil
-}
-
-// branchOf returns the branch that is checked out, or the one that an unfinished rebase will come back to.
-func branchOf(ctx context.Context, env map[string]string, dir string) (string, error) {
-	branch, err := git(ctx, env, "symbolic-ref", "-q", "HEAD")
-	if err == nil {
-		return branch, nil
-	}
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		return "", err
-	}
-	for _, f := range []string{"rebase-merge/head-name", "rebase-apply/head-name"} {
-		if data, err := durable.Read(filepath.Join(dir, f), 4096); err == nil {
-			return strings.TrimSpace(string(data)), nil
-		}
-	}
-	return "HEAD", nil
 }
 
 // git asks git about the working directory, with nothing of the environment that could point it elsewhere.

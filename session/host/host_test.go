@@ -107,6 +107,7 @@ func newRig(t *testing.T) *rig {
 	r.git(t, checkout, "commit", "-q", "--allow-empty", "-m", "first")
 	r.git(t, checkout, "worktree", "add", "-q", "--no-track", "-b", "gaia/SHOP-7", r.tree)
 	r.gitDir = r.git(t, r.tree, "rev-parse", "--absolute-git-dir")
+	marker(t, r)
 	return r
 }
 
@@ -444,29 +445,33 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// The kernel's part needs a memory controller, which not every user manager is given; what a SIGKILL means without one is
+// asserted there instead.
 func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	l := r.start(t, plan{script: `head -c 300m /dev/zero | tail >/dev/null; kill -9 $$`, limits: domain.RunLimits{MemoryMax: 120 << 20}})
-	if !strings.Contains(controllers(t, r.status(t, l).ControlGroup), "memory") && r.status(t, l).Running() {
-		require.NoError(t, r.exec.Stop(t.Context(), l.Run))
-		t.Skip("this machine's user manager has no memory controller, so that no limit holds")
-	}
+	l := r.start(t, plan{
+		script: `while [ ! -e "$GAIA_END" ]; do sleep 0.02; done; head -c 300m /dev/zero | tail >/dev/null; kill -9 $$`,
+		limits: domain.RunLimits{MemoryMax: 120 << 20},
+	})
+	limit, err := r.env.Systemctl("show", "-P", "MemoryMax", r.names.Run(instance, l.Number))
+	require.NoError(t, err)
+	require.Equal(t, strconv.Itoa(120<<20), strings.TrimSpace(limit))
+	data, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", r.status(t, l).ControlGroup, "cgroup.controllers"))
+	limited := err == nil && slices.Contains(strings.Fields(string(data)), "memory")
+	r.end(t, l.Run, 0)
 	rec := r.record(t, l)
+	require.Equal(t, "SIGKILL", rec.Signal)
+	reason, note := session.Reason(rec)
+	if !limited {
+		t.Log("NOT TESTED HERE: that the kernel ends a run at MemoryMax; this user manager has no memory controller (gaia doctor names what is not delegated)")
+		require.Zero(t, rec.OOMKill)
+		require.Equal(t, domain.ReasonAgentExit, reason, note)
+		return
+	}
 	require.Positive(t, rec.OOMKill)
 	require.Positive(t, rec.MemoryPeak)
-	reason, note := session.Reason(rec)
 	require.Equal(t, domain.ReasonOutOfMemory, reason, note)
-}
-
-func controllers(t testing.TB, group string) string {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", group, "cgroup.controllers"))
-	if errors.Is(err, os.ErrNotExist) {
-		return "memory" // it has ended already
-	}
-	require.NoError(t, err)
-	return string(data)
 }
 
 // A person at the terminal talks to the agent itself.
@@ -497,7 +502,6 @@ func TestAttach(t *testing.T) {
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	marker(t, r)
 	note := func(name string) registry.Hook {
 		return registry.Hook{Script: `echo "$GAIA_HOOK $GAIA_BRANCH $API_KEY"; pwd >>"$GAIA_END.` + name + `"; [ "$PWD" = "$GAIA_WORKTREE" ]`, Timeout: time.Minute}
 	}
@@ -540,7 +544,6 @@ func TestFatalHooks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			marker(t, r)
 			l := r.prepare(t, plan{script: `touch "$GAIA_END.agent"`, hooks: c.hooks,
 				edit: func(_ *session.Spec, tree *session.TreeFile, _ map[string]string) { tree.AfterCreate = true }})
 			require.Error(t, r.exec.Start(t.Context(), l))
@@ -593,14 +596,13 @@ func TestWrongTree(t *testing.T) {
 		cause string
 		note  string
 	}{
-		"another branch": {func(r *rig, t *testing.T) func(*session.Spec, *session.TreeFile, map[string]string) {
-			r.git(t, r.tree, "checkout", "-q", "-b", "other")
+		"another ticket's tree": {func(*rig, *testing.T) func(*session.Spec, *session.TreeFile, map[string]string) {
+			return func(_ *session.Spec, tree *session.TreeFile, _ map[string]string) { tree.Branch = "gaia/SHOP-8" }
+		}, session.CauseTree, "is that of the branch gaia/SHOP-7"},
+		"half made": {func(r *rig, t *testing.T) func(*session.Spec, *session.TreeFile, map[string]string) {
+			require.NoError(t, os.Remove(filepath.Join(r.gitDir, "gaia.json")))
 			return nil
-		}, session.CauseTree, "refs/heads/other"},
-		"detached": {func(r *rig, t *testing.T) func(*session.Spec, *session.TreeFile, map[string]string) {
-			r.git(t, r.tree, "checkout", "-q", "--detach")
-			return nil
-		}, session.CauseTree, `is on "HEAD"`},
+		}, session.CauseTree, "is not complete"},
 		"a folder inside the checkout": {func(r *rig, t *testing.T) func(*session.Spec, *session.TreeFile, map[string]string) {
 			return func(_ *session.Spec, tree *session.TreeFile, _ map[string]string) {
 				tree.Path = filepath.Join(tree.Path, "sub")
@@ -632,6 +634,17 @@ func TestWrongTree(t *testing.T) {
 			require.Contains(t, rec.Note, c.note)
 			require.NoFileExists(t, filepath.Join(l.Folder, "end.agent"))
 		})
+	}
+}
+
+// What an agent may leave checked out is told to the next one, and no reason not to go on.
+func TestAnotherBranchCheckedOut(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"checkout", "-q", "-b", "other"}, {"checkout", "-q", "--detach"}} {
+		r := newRig(t)
+		r.git(t, r.tree, args...)
+		l := r.start(t, plan{script: "exit 4"})
+		require.Equal(t, 4, *r.record(t, l).Exit)
 	}
 }
 
