@@ -23,6 +23,13 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv("GAIA_TEST_ENSURE"); spec != "" {
 		os.Exit(ensureProcess(spec))
 	}
+	if spec := os.Getenv("GAIA_TEST_REAP"); spec != "" {
+		if err := reapProcess(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv("GAIA_TEST_HIDE") != "" {
 		os.Exit(hide())
 	}
