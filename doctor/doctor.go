@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -61,7 +62,9 @@ type Config struct {
 	Paths  units.Paths
 	Hub    Hub   // nil where it could not even be addressed, with HubErr
 	HubErr error // why
-	UID    int
+	// Elsewhere is the hub's address where it is not the user's own, which systemd would start here.
+	Elsewhere string
+	UID       int
 }
 
 // The oldest versions with which Gaia was tried.
@@ -81,7 +84,7 @@ const clockSkew = 5 * time.Second
 func Run(ctx context.Context, c Config) []Finding {
 	d := &doctor{Config: c}
 	for _, check := range []func(context.Context){
-		d.runtime, d.versions, d.manager, d.linger, d.machine, d.hub, d.checkouts,
+		d.runtime, d.places, d.versions, d.manager, d.linger, d.machine, d.hub, d.checkouts,
 	} {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		check(ctx)
@@ -113,6 +116,18 @@ func (d *doctor) runtime(context.Context) {
 	d.add("runtime folder", OK, "", "%s", d.Home.RuntimeRoot)
 }
 
+// places looks whether systemd can start what lies where this installation keeps it.
+func (d *doctor) places(context.Context) {
+	if err := d.Paths.Check(); err != nil {
+		d.add("binaries", Fail, "install Gaia in another folder", "%v", err)
+	}
+	if err := units.CheckArgument(d.Home.RunsDir()); err != nil {
+		d.add("state folder", Fail, "set XDG_STATE_HOME, or GAIA_HOME, to another folder, then: gaia init", "runs lie in %s: %v", d.Home.RunsDir(), err)
+		return
+	}
+	d.add("state folder", OK, "", "%s", d.Home.State)
+}
+
 func (d *doctor) versions(ctx context.Context) {
 	major, minor, err := tmux.Version(ctx)
 	switch {
@@ -126,8 +141,10 @@ func (d *doctor) versions(ctx context.Context) {
 	out, err := exec.CommandContext(ctx, "git", "--version").Output()
 	major, minor, ok := gitVersion(string(out))
 	switch {
-	case err != nil || !ok:
+	case err != nil:
 		d.add("git", Fail, "sudo apt-get install git", "git --version failed: %v", err)
+	case !ok:
+		d.add("git", Fail, "sudo apt-get install git", "git --version says no version: %q", strings.TrimSpace(string(out)))
 	case before(major, minor, minGit):
 		d.add("git", Fail, "sudo apt-get install git", "version %d.%d is older than %d.%d", major, minor, minGit[0], minGit[1])
 	default:
@@ -225,7 +242,11 @@ func (d *doctor) linger(ctx context.Context) {
 func (d *doctor) machine(context.Context) {
 	m, err := d.Home.Machine()
 	if err != nil {
-		d.add("machine.toml", Fail, "gaia init", "%v", err)
+		mend := "edit " + d.Home.MachineFile()
+		if _, err := os.Stat(d.Home.MachineFile()); errors.Is(err, fs.ErrNotExist) {
+			mend = "gaia init"
+		}
+		d.add("machine.toml", Fail, mend, "%v", err)
 		return
 	}
 	d.identity = &m
@@ -235,7 +256,13 @@ func (d *doctor) machine(context.Context) {
 func (d *doctor) hub(ctx context.Context) {
 	// Not start, which does nothing where the unit is active and its socket was removed by hand.
 	start := "systemctl --user restart " + d.Names.HubSocket()
+	if d.Elsewhere != "" {
+		start = "see on its machine whether the hub at " + d.Elsewhere + " is up"
+	}
 	if d.Hub == nil {
+		if d.identity == nil { // a client needs to know who it is
+			start = "gaia init"
+		}
 		d.add("hub", Fail, start, "%v", d.HubErr)
 		return
 	}
@@ -243,6 +270,9 @@ func (d *doctor) hub(ctx context.Context) {
 	switch {
 	case live != nil:
 		d.add("hub", Fail, start, "%v", live)
+		return
+	case ready != nil && d.Elsewhere != "":
+		d.add("hub", Fail, start, "it answers, but cannot read and write: %v", ready)
 		return
 	case ready != nil:
 		d.add("hub", Fail, "journalctl --user -u "+d.Names.Hub(), "it answers, but cannot read and write: %v", ready)
@@ -265,7 +295,7 @@ func (d *doctor) hub(ctx context.Context) {
 func (d *doctor) checkouts(ctx context.Context) {
 	entries, err := d.Home.Entries()
 	if err != nil {
-		d.add("registry", Fail, "", "%v", err)
+		d.add("registry", Fail, "look at the copy that the text names, then: gaia init, in each checkout", "%v", err)
 		return
 	}
 	if len(entries) == 0 {
@@ -280,7 +310,7 @@ func (d *doctor) checkout(ctx context.Context, e registry.Entry) {
 	check := "conductor " + e.Instance
 	co, err := registry.LoadCheckout(e.Checkout)
 	if err != nil {
-		d.add(check, Fail, "", "%v", err)
+		d.add(check, Fail, "edit "+filepath.Join(e.Checkout, registry.CheckoutFile), "%v", err)
 		return
 	}
 	d.unit(ctx, check, e)
@@ -290,11 +320,11 @@ func (d *doctor) checkout(ctx context.Context, e registry.Entry) {
 		Checkout: e.Checkout, Root: co.TreesRoot(d.Home, e.Instance), BranchPrefix: co.Workspace.BranchPrefix, Locks: d.Home.LocksDir(),
 	})
 	if err != nil {
-		d.add(check, Fail, "", "%v", err)
+		d.add(check, Fail, "git -C "+e.Checkout+" status", "%v", err)
 		return
 	}
 	if err := g.CheckPrefix(ctx); err != nil {
-		d.add(check, Fail, "", "%v", err)
+		d.add(check, Fail, "rename that branch, or change branch_prefix in "+filepath.Join(e.Checkout, registry.CheckoutFile), "%v", err)
 	}
 	switch free, err := g.Free(); {
 	case err != nil:
@@ -350,7 +380,7 @@ func (d *doctor) hooks(check string, e registry.Entry, co registry.Checkout) {
 	}
 	switch trusted, err := d.Home.Trusted(e.Checkout, sha); {
 	case err != nil:
-		d.add(check, Fail, "", "%v", err)
+		d.add(check, Fail, "edit "+d.Home.TrustFile(), "%v", err)
 	case !trusted:
 		d.add(check, Fail, "gaia conductor trust "+e.Instance, "its hooks are not trusted, so it claims nothing")
 	}

@@ -40,6 +40,9 @@ something is broken; warnings alone are 0. --fix puts unit files right that are 
 				}
 			}
 			c := doctor.Config{Home: home, Names: a.names(), Paths: paths, UID: os.Getuid()}
+			if addr, err := a.address(); err == nil && addr != "unix://"+home.HubSocket() {
+				c.Elsewhere = addr
+			}
 			if client, err := a.client(); err != nil {
 				c.HubErr = err
 			} else {

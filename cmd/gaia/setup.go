@@ -23,7 +23,7 @@ import (
 )
 
 // conductorFile is where a checkout's configuration lies.
-const conductorFile = ".gaia/conductor.toml"
+const conductorFile = registry.CheckoutFile
 
 // setup is what init is told and asks for.
 type setup struct {
@@ -117,7 +117,13 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 	if err := a.checkPlaces(home); err != nil {
 		return err
 	}
-	if err := a.unanswered(home, top, s, whole); err != nil {
+	if path := filepath.Join(top, conductorFile); !whole && !there(path) {
+		return usagef("%s does not exist: gaia init makes it", path)
+	}
+	if err := s.check(); err != nil {
+		return err
+	}
+	if err := a.unanswered(home, top, s); err != nil {
 		return err
 	}
 	notes, err := home.Prepare()
@@ -131,7 +137,7 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 	if err != nil {
 		return err
 	}
-	checkout, err := a.checkoutFile(top, s, whole)
+	checkout, err := a.checkoutFile(top, s)
 	if err != nil {
 		return err
 	}
@@ -198,8 +204,33 @@ func (a *app) checkPlaces(home registry.Home) error {
 	return nil
 }
 
+// check looks at the answers that were given as flags, before anything is written.
+func (s setup) check() error {
+	for _, v := range []struct {
+		flag, answer string
+		check        func(string) error
+	}{
+		{"user-id", s.user, func(v string) error { return domain.CheckMachinePart("user_id", v) }},
+		{"host-id", s.host, func(v string) error { return domain.CheckMachinePart("host_id", v) }},
+		{"key", s.key, domain.CheckProjectKey}, {"slug", s.slug, domain.CheckSlug}, {"instance", s.instance, domain.CheckSlug},
+	} {
+		if v.answer == "" {
+			continue
+		}
+		if err := v.check(v.answer); err != nil {
+			return usagef("--%s: %w", v.flag, err)
+		}
+	}
+	return nil
+}
+
+func there(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // unanswered names all flags at once that are missing where nobody can be asked, before anything is written.
-func (a *app) unanswered(home registry.Home, top string, s setup, whole bool) error {
+func (a *app) unanswered(home registry.Home, top string, s setup) error {
 	if s.yes || a.interactive() {
 		return nil
 	}
@@ -211,16 +242,12 @@ func (a *app) unanswered(home registry.Home, top string, s setup, whole bool) er
 			}
 		}
 	}
-	there := func(path string) bool {
-		_, err := os.Stat(path)
-		return err == nil
-	}
 	_, err := home.EntryOf(top)
 	if err != nil && !errors.Is(err, domain.ErrNotFound) {
 		return err
 	}
 	want(there(home.MachineFile()), [2]string{"user-id", s.user}, [2]string{"host-id", s.host})
-	want(!whole || there(filepath.Join(top, conductorFile)), [2]string{"key", s.key}, [2]string{"slug", s.slug})
+	want(there(filepath.Join(top, conductorFile)), [2]string{"key", s.key}, [2]string{"slug", s.slug})
 	want(err == nil, [2]string{"instance", s.instance})
 	if len(flags) == 0 {
 		return nil
@@ -286,7 +313,7 @@ func (a *app) machine(home registry.Home, s setup) (registry.Machine, error) {
 	return m, nil
 }
 
-func (a *app) checkoutFile(top string, s setup, whole bool) (registry.Checkout, error) {
+func (a *app) checkoutFile(top string, s setup) (registry.Checkout, error) {
 	path := filepath.Join(top, conductorFile)
 	_, err := os.Stat(path)
 	if err == nil {
@@ -298,9 +325,6 @@ func (a *app) checkoutFile(top string, s setup, whole bool) (registry.Checkout, 
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return registry.Checkout{}, err
-	}
-	if !whole {
-		return registry.Checkout{}, usagef("%s does not exist: gaia init makes it", path)
 	}
 	name := filepath.Base(top)
 	key, err := a.need(s, s.key, "key", "Key of the project; it starts every identifier", proposeKey(name), domain.CheckProjectKey)

@@ -1,0 +1,217 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"gaia/domain"
+	"gaia/registry"
+	"gaia/units"
+	"gaia/workspace"
+)
+
+// hub is one that answers what it is told to.
+type hub struct {
+	live, ready, now error
+	skew             time.Duration
+	tickets          map[string]domain.Ticket
+}
+
+func (h hub) Health(context.Context) (live, ready error) { return h.live, h.ready }
+
+func (h hub) Now(context.Context) (time.Time, error) { return time.Now().Add(h.skew), h.now }
+
+func (h hub) Ticket(_ context.Context, ref string) (domain.Ticket, error) {
+	k, ok := h.tickets[ref]
+	if !ok {
+		return k, domain.ErrNotFound
+	}
+	return k, nil
+}
+
+// place is a home with one checkout, in which all is well but for what has no user manager here.
+type place struct {
+	t        *testing.T
+	home     registry.Home
+	checkout string
+	config   Config
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	dir := t.TempDir()
+	env := map[string]string{"HOME": dir, "GAIA_HOME": filepath.Join(dir, "gaia"), "XDG_RUNTIME_DIR": filepath.Join(dir, "runtime")}
+	home, _, err := registry.Open(func(k string) string { return env[k] })
+	require.NoError(t, err)
+	_, err = home.Prepare()
+	require.NoError(t, err)
+	names, err := units.NewNames("")
+	require.NoError(t, err)
+	p := &place{t: t, home: home, checkout: filepath.Join(dir, "shop")}
+	p.config = Config{Home: home, Names: names, Paths: units.Paths{Bin: "/usr/bin"}, Hub: hub{}, UID: os.Getuid()}
+	p.machine("user_id = \"anna\"\nhost_id = \"box\"\n\n[agents.script]\nprogram = [\"sh\"]\n")
+	require.NoError(t, os.MkdirAll(p.checkout, 0o755))
+	p.git("init", "--quiet", "--initial-branch=main")
+	require.NoError(t, registry.InitCheckout(p.checkout, registry.DefaultCheckout("SHOP", "shop")))
+	p.git("add", ".")
+	p.git("commit", "--quiet", "-m", "A shop")
+	require.NoError(t, home.Put(t.Context(), registry.Entry{Instance: "shop", Checkout: p.checkout, Project: "SHOP", Path: os.Getenv("PATH")}))
+	return p
+}
+
+func (p *place) git(args ...string) {
+	p.t.Helper()
+	cmd := exec.CommandContext(p.t.Context(), "git", append([]string{"-c", "user.name=T", "-c", "user.email=t@gaia.invalid"}, args...)...)
+	cmd.Dir = p.checkout
+	out, err := cmd.CombinedOutput()
+	require.NoError(p.t, err, "%s", out)
+}
+
+func (p *place) machine(text string) {
+	p.t.Helper()
+	require.NoError(p.t, os.WriteFile(p.home.MachineFile(), []byte(text), 0o600))
+}
+
+func (p *place) conductor(text string) {
+	p.t.Helper()
+	path := filepath.Join(p.checkout, registry.CheckoutFile)
+	require.NoError(p.t, os.WriteFile(path, []byte("schema = 1\nproject = \"SHOP\"\nslug = \"shop\"\n"+text), 0o600))
+}
+
+// here are the checks that know nothing of the machine on which the test runs.
+var here = []string{"state folder", "binaries", "machine.toml", "hub", "clock", "registry", "conductor shop"}
+
+// look returns what is not well among these checks, one line each.
+func (p *place) look() []string {
+	p.t.Helper()
+	var out []string
+	for _, f := range Run(p.t.Context(), p.config) {
+		require.NotEmpty(p.t, f.Text, f.Check)
+		if f.Level == Fail {
+			require.NotEmpty(p.t, f.Mend, "%s: %s", f.Check, f.Text)
+		}
+		require.NotContains(p.t, f.Text, "%!", f.Check)
+		for _, name := range here {
+			if f.Check == name && f.Level != OK {
+				out = append(out, fmt.Sprintf("%s %s: %s | %s", f.Level, f.Check, f.Text, f.Mend))
+			}
+		}
+	}
+	return out
+}
+
+func TestAllIsWell(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	require.Empty(t, p.look())
+}
+
+func TestFindings(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spoil func(*testing.T, *place)
+		want  []string // regular expressions, one for each finding
+	}{
+		"state folder": {func(_ *testing.T, p *place) { p.config.Home.State = "/srv/a$b" }, []string{`^fail state folder: .*/srv/a\$b/runs.* \| set XDG_STATE_HOME`}},
+		"binaries":     {func(_ *testing.T, p *place) { p.config.Paths.Bin = "/opt/a;b" }, []string{`^fail binaries: .*"/opt/a;b"`}},
+		"no machine.toml": {func(t *testing.T, p *place) {
+			require.NoError(t, os.Remove(p.home.MachineFile()))
+			p.config.Hub, p.config.HubErr = nil, errors.New("nobody")
+		}, []string{`^fail machine.toml: .* \| gaia init$`, `^fail hub: nobody \| gaia init$`}},
+		"machine.toml with a mistake": {func(_ *testing.T, p *place) { p.machine("user = \"anna\"\n") }, []string{`(?s)^fail machine.toml: .* \| edit /.*/machine.toml$`}},
+		"no agent":                    {func(_ *testing.T, p *place) { p.machine("user_id = \"anna\"\nhost_id = \"box\"\n") }, []string{`^fail conductor shop: .*no agent.* \| edit /`}},
+		"agent that is not there": {func(_ *testing.T, p *place) {
+			p.machine("user_id = \"anna\"\nhost_id = \"box\"\n[agents.script]\nprogram = [\"nonexistent-agent\"]\n")
+		}, []string{`^fail conductor shop: agent script: .*nonexistent-agent.* \| gaia conductor enable shop, from a shell`}},
+		"PATH not taken over": {func(t *testing.T, p *place) {
+			require.NoError(t, p.home.Put(t.Context(), registry.Entry{Instance: "shop", Checkout: p.checkout, Project: "SHOP"}))
+			p.machine("user_id = \"anna\"\nhost_id = \"box\"\n[agents.script]\nprogram = [\"/bin/sh\"]\n")
+		}, []string{`^warn conductor shop: no PATH was taken over .* \| gaia conductor enable shop$`}},
+		"hub away": {func(_ *testing.T, p *place) { p.config.Hub = hub{live: domain.ErrUnreachable} }, []string{`^fail hub: hub unreachable \| systemctl --user restart gaia-hub.socket$`}},
+		"hub elsewhere away": {func(_ *testing.T, p *place) {
+			p.config.Hub, p.config.Elsewhere = hub{live: domain.ErrUnreachable}, "https://hub"
+		}, []string{`\| see on its machine whether the hub at https://hub is up$`}},
+		"hub cannot write": {func(_ *testing.T, p *place) { p.config.Hub = hub{ready: domain.ErrStorage} }, []string{`^fail hub: it answers, .* \| journalctl --user -u gaia-hub.service$`}},
+		"clock ahead":      {func(_ *testing.T, p *place) { p.config.Hub = hub{skew: time.Minute} }, []string{`^warn clock: this clock differs from the hub's by 1m0s \| timedatectl`}},
+		"clock behind":     {func(_ *testing.T, p *place) { p.config.Hub = hub{skew: -time.Hour} }, []string{`^warn clock: .* -1h0m0s \|`}},
+		"clock not known":  {func(_ *testing.T, p *place) { p.config.Hub = hub{now: domain.ErrForbidden} }, []string{`^warn clock: .*forbidden`}},
+		"registry damaged": {func(t *testing.T, p *place) {
+			require.NoError(t, os.WriteFile(p.home.ConductorsFile(), []byte("{"), 0o600))
+		}, []string{`^fail registry: .*conductors.json`}},
+		"no checkout":                   {func(t *testing.T, p *place) { require.NoError(t, p.home.Remove(t.Context(), "shop")) }, []string{`^warn registry: no checkout .* \| gaia init$`}},
+		"checkout gone":                 {func(t *testing.T, p *place) { require.NoError(t, os.RemoveAll(p.checkout)) }, []string{`^fail conductor shop: `}},
+		"conductor.toml with a mistake": {func(_ *testing.T, p *place) { p.conductor("max = 1\n") }, []string{`^fail conductor shop: .*conductor.toml:4.* \| edit /.*/conductor.toml$`}},
+		"hooks not trusted":             {func(_ *testing.T, p *place) { p.conductor("[hooks.after_create]\nrun = \"true\"\n") }, []string{`^fail conductor shop: its hooks are not trusted.* \| gaia conductor trust shop$`}},
+		"branch in the way":             {func(_ *testing.T, p *place) { p.git("branch", "gaia") }, []string{`^fail conductor shop: .*branch "gaia".* \| rename that branch`}},
+		"disk full":                     {func(_ *testing.T, p *place) { p.conductor("[workspace]\nmin_free_disk = \"9999999G\"\n") }, []string{`^fail conductor shop: \d+ MiB of disk are free.* \| gaia conductor reap shop$`}},
+		"tree without a ticket":         {func(t *testing.T, p *place) { p.tree(t, "SHOP-1", "unknown") }, []string{`^warn conductor shop: the tree SHOP-1 belongs to no ticket of this hub; reap keeps it \| look at /`}},
+		"tree of a ticket": {func(t *testing.T, p *place) {
+			p.tree(t, "SHOP-1", "known")
+			p.config.Hub = hub{tickets: map[string]domain.Ticket{"known": {}}}
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			c.spoil(t, p)
+			p.t = t
+			found := p.look()
+			require.Len(t, found, len(c.want), "%s", strings.Join(found, "\n"))
+			for i, want := range c.want {
+				require.Regexp(t, want, found[i])
+			}
+		})
+	}
+}
+
+// tree makes a worktree for a ticket.
+func (p *place) tree(t *testing.T, identifier, id string) {
+	t.Helper()
+	co, err := registry.LoadCheckout(p.checkout)
+	require.NoError(t, err)
+	g, err := workspace.New(workspace.Config{Checkout: p.checkout, Root: co.TreesRoot(p.home, "shop"), BranchPrefix: co.Workspace.BranchPrefix, Locks: p.home.LocksDir()})
+	require.NoError(t, err)
+	unlock, err := g.Lock(t.Context(), identifier)
+	require.NoError(t, err)
+	defer unlock()
+	_, err = g.Ensure(t.Context(), domain.TreeRequest{Identifier: identifier, Ticket: id, Run: "0190"})
+	require.NoError(t, err)
+}
+
+// TestNoRuntimeFolder: everything else is looked at all the same.
+func TestNoRuntimeFolder(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.config.Home.Runtime, p.config.Home.RuntimeRoot = "", ""
+	found := Run(t.Context(), p.config)
+	require.Equal(t, "runtime folder", found[0].Check)
+	require.Equal(t, Fail, found[0].Level)
+	require.Contains(t, found[0].Mend, "enable-linger")
+	require.Empty(t, p.look())
+}
+
+func TestGitVersion(t *testing.T) {
+	t.Parallel()
+	for out, want := range map[string][2]int{"git version 2.43.0\n": {2, 43}, "git version 2.50.windows.1": {2, 50}, "git version 3.0-rc1": {3, 0}} {
+		major, minor, ok := gitVersion(out)
+		require.True(t, ok)
+		require.Equal(t, want, [2]int{major, minor})
+	}
+	_, _, ok := gitVersion("no version")
+	require.False(t, ok)
+	_, _, ok = gitVersion("99999999999999999999.1")
+	require.False(t, ok)
+	require.True(t, before(2, 33, minGit))
+	require.True(t, before(1, 99, minGit))
+	require.False(t, before(2, 34, minGit))
+	require.False(t, before(3, 0, minGit))
+}
