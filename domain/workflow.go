@@ -150,10 +150,17 @@ func Terminal(workflow, state string) bool {
 
 // ClaimableStates returns every state name that is claimable in some workflow, sorted.
 func ClaimableStates() []string {
+	return statesWhere(func(s WorkflowState) bool { return s.Claimable })
+}
+
+// OpenStates returns every state name that is not terminal in some workflow, sorted.
+func OpenStates() []string { return statesWhere(func(s WorkflowState) bool { return !s.Terminal }) }
+
+func statesWhere(fits func(WorkflowState) bool) []string {
 	set := map[string]bool{}
 	for _, w := range workflows {
 		for _, s := range w.States {
-			if s.Claimable {
+			if fits(s) {
 				set[s.Name] = true
 			}
 		}

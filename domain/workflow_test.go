@@ -125,6 +125,7 @@ func TestWorkflowStates(t *testing.T) {
 		require.Equal(t, StateQualification, w.First)
 	}
 	require.Equal(t, []string{"coding", "diagnose", "qualification", "review", "spec", "todo", "working"}, ClaimableStates())
+	require.Equal(t, []string{"backlog", "changes_requested", "coding", "customer_review", "diagnose", "human_input", "qualification", "review", "spec", "todo", "working"}, OpenStates())
 	_, ok := WorkflowByID("gaia_nonsense")
 	require.False(t, ok)
 	require.Nil(t, Open(Feature, "nonsense"))

@@ -477,6 +477,67 @@ func TestFinaliseWritesTheAnchor(t *testing.T) {
 	require.EqualValues(t, seq, line["seq"])
 }
 
+// What a snapshot shows, of one project and of all.
+func TestSnapshot(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	p, err := b.hub.CreateProject(b.ctx, b.owner, domain.Project{Key: "OTHER", Slug: "other"})
+	require.NoError(t, err)
+	ran := b.ticket(domain.TicketDraft{Workflow: domain.Chore, State: "coding"})
+	for _, cost := range []float64{0.5, 0.25} {
+		a := b.shop.mustClaim()
+		b.shop.start(a)
+		_, err := b.hub.Heartbeat(b.ctx, b.shop.call, domain.Beat{Runs: []domain.RunBeat{{Run: a.Run.ID, Footprint: &domain.Footprint{Cost: cost, TokensIn: 10}}}})
+		require.NoError(t, err)
+		b.shop.fail(a, domain.Failure{Reason: domain.ReasonAgentExit})
+		b.shop.finalise(a.Run.ID, domain.FinaliseReport{})
+		b.pass(time.Minute, b.shop)
+	}
+	live := b.shop.mustClaim()
+	held, later := b.ticket(domain.TicketDraft{}), b.ticket(domain.TicketDraft{NotBefore: domain.At(b.clock.Now().Add(time.Hour))})
+	b.ticket(domain.TicketDraft{}) // ready: nothing that a snapshot tells of
+	_, err = b.hub.Hold(b.ctx, b.owner, held.ID, "")
+	require.NoError(t, err)
+	elsewhere, err := b.hub.CreateTicket(b.ctx, b.owner, domain.TicketDraft{Project: p.ID, Title: "x"})
+	require.NoError(t, err)
+	_, err = b.hub.Hold(b.ctx, b.owner, elsewhere.ID, "")
+	require.NoError(t, err)
+
+	ids := func(tickets []domain.Ticket) (out []string) {
+		for _, k := range tickets {
+			out = append(out, k.ID)
+		}
+		return out
+	}
+	for project, holds := range map[string][]string{"SHOP": {held.ID}, "OTHER": {elsewhere.ID}, "": {held.ID, elsewhere.ID}} {
+		s, err := b.hub.Snapshot(b.ctx, b.owner.Principal, project)
+		require.NoError(t, err)
+		require.Equal(t, holds, ids(s.Held), project)
+		if project == "OTHER" {
+			require.Zero(t, s.Totals)
+			require.Empty(t, s.Running)
+			continue
+		}
+		require.Equal(t, domain.SnapshotTotals{Runs: 3, Footprint: domain.Footprint{Cost: 0.75, TokensIn: 20}}, s.Totals)
+		require.Len(t, s.Running, 1)
+		require.Equal(t, live.Run.ID, s.Running[0].Run.ID)
+		require.Equal(t, ran.ID, s.Running[0].Ticket.ID)
+		require.Equal(t, []string{later.ID}, ids(s.Waiting))
+		require.Equal(t, 1, s.Limits.Live)
+	}
+	_, err = b.hub.Snapshot(b.ctx, b.shop.call.Principal, "OTHER")
+	require.ErrorIs(t, err, domain.ErrNotFound)
+
+	_, err = b.hub.PatchTicket(b.ctx, b.owner, elsewhere.ID, domain.TicketPatch{Labels: &[]string{"secret"}})
+	require.NoError(t, err)
+	labels, err := b.hub.Labels(b.ctx, b.shop.call.Principal)
+	require.NoError(t, err)
+	require.Empty(t, labels, "a conductor sees the labels of its own project")
+	labels, err = b.hub.Labels(b.ctx, b.owner.Principal)
+	require.NoError(t, err)
+	require.Len(t, labels, 1)
+}
+
 func TestLateWorkBecomesAComment(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

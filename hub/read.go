@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"gaia/domain"
@@ -198,9 +199,9 @@ func (h *Hub) Comment(ctx context.Context, p auth.Principal, id string) (domain.
 	})
 }
 
-// Labels returns every label in use.
+// Labels returns every label in use, as far as the caller may see the tickets.
 func (h *Hub) Labels(ctx context.Context, p auth.Principal) ([]domain.Label, error) {
-	return read(ctx, h, p, func(r *reader) ([]domain.Label, error) { return r.Tx.Labels() })
+	return read(ctx, h, p, func(r *reader) ([]domain.Label, error) { return r.Tx.Labels(r.project) })
 }
 
 // Users returns every user.
@@ -387,19 +388,20 @@ func (r *reader) snapshot(s *domain.Snapshot, q store.Query, only string) error 
 		if cons[i].Status == domain.ConductorOnline {
 			s.Limits.Slots += cons[i].MaxParallel
 		}
-		away[cons[i].ID] = r.h.away(cons[i], r.now) >= r.h.limits.WaitingAfter
+		if r.h.away(cons[i], r.now) >= r.h.limits.WaitingAfter {
+			away[cons[i].ID] = true
+		}
 	}
 	s.Conductors = cons
-	runs, _, err := r.Tx.Runs(q)
+	if s.Totals.Runs, s.Totals.Footprint, err = r.Used(only); err != nil {
+		return err
+	}
+	live, err := r.LiveRuns("")
 	if err != nil {
 		return err
 	}
-	for _, run := range runs {
-		s.Totals.Runs++
-		if run.Footprint != nil {
-			s.Totals.Footprint.Add(*run.Footprint)
-		}
-		if !run.State.Live() {
+	for _, run := range live {
+		if only != "" && run.Project != only {
 			continue
 		}
 		s.Limits.Live++
@@ -409,18 +411,17 @@ func (r *reader) snapshot(s *domain.Snapshot, q store.Query, only string) error 
 		}
 		s.Running = append(s.Running, domain.SnapshotRun{Run: run, Ticket: k})
 	}
-	tickets, _, err := r.Tx.Tickets(q)
+	tickets, err := r.Parked(only, domain.OpenStates(), slices.Collect(maps.Keys(away)), r.now)
 	if err != nil {
 		return err
 	}
 	for _, k := range tickets {
 		switch {
-		case domain.Terminal(string(k.Workflow), k.State):
 		case k.Hold != nil:
 			s.Held = append(s.Held, k)
-		case k.TreeAt != "" && away[string(k.TreeAt)]:
+		case away[string(k.TreeAt)]:
 			s.Machines = append(s.Machines, k)
-		case k.RetryAt.After(r.now.Time) || k.NotBefore.After(r.now.Time):
+		default:
 			s.Waiting = append(s.Waiting, k)
 		}
 	}

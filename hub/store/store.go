@@ -59,6 +59,10 @@ type Tx interface {
 	TicketByIdentifier(identifier string) (domain.Ticket, error)
 	Tickets(Query) ([]domain.Ticket, int, error)
 	PutTicket(domain.Ticket) error
+	// Parked returns tickets in one of the states, of one project or, for "", of all, that are held, whose not_before or
+	// retry_at is after now, or whose tree_at is one of machines; oldest first. It must not slow down with the number of
+	// other tickets.
+	Parked(project string, states, machines []string, now domain.Time) ([]domain.Ticket, error)
 	// NextTicketNumber returns the number for a new identifier (KEY-n) of the project and uses it up. A number whose
 	// identifier a ticket has already, because somebody chose it, is passed over.
 	NextTicketNumber(project string) (int, error)
@@ -68,7 +72,6 @@ type Tx interface {
 	Candidates(project string, states []string, now domain.Time, fn func(domain.Ticket) (bool, error)) error
 
 	Run(id string) (domain.Run, error)
-	RunByNumber(project string, number int) (domain.Run, error)
 	Runs(Query) ([]domain.Run, int, error)
 	PutRun(domain.Run) error
 	NextRunNumber(project string) (int, error)
@@ -84,6 +87,8 @@ type Tx interface {
 	CountLive(project, conductor, state string) (int, error)
 	// UsedByTicket sums the footprints of a ticket's runs.
 	UsedByTicket(ticket string) (domain.Footprint, error)
+	// Used counts the runs of a project or, for "", of all, and sums their footprints. It reads no run.
+	Used(project string) (int, domain.Footprint, error)
 
 	Conductor(id string) (domain.Conductor, error)
 	ConductorByMachineID(machineID string) (domain.Conductor, error)
@@ -93,8 +98,8 @@ type Tx interface {
 	Comment(id string) (domain.Comment, error)
 	Comments(Query) ([]domain.Comment, int, error)
 	PutComment(domain.Comment) error
-	// Labels returns every label in use on tickets, sorted, with how many tickets carry it.
-	Labels() ([]domain.Label, error)
+	// Labels returns every label in use on tickets of a project or, for "", of all, sorted, with how many tickets carry it.
+	Labels(project string) ([]domain.Label, error)
 
 	// PutToken stores who a token is; only its SHA-256 is known. A token of the same holder is replaced.
 	PutToken(Token) error

@@ -243,6 +243,39 @@ func next(t testing.TB, statement string) fs.FS {
 	return out
 }
 
+// schema is the newest of the built-in migrations.
+func schema(t testing.TB) int {
+	names, err := fs.Glob(embedded, "migrations/*.sql")
+	require.NoError(t, err)
+	return len(names)
+}
+
+// What the first Gaia wrote is in the sums that a later one keeps.
+func TestSumsOfAnOlderDatabase(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hub.db")
+	first, err := embedded.ReadFile("migrations/00001_init.sql")
+	require.NoError(t, err)
+	old, err := open(t.Context(), path, fstest.MapFS{"00001_init.sql": {Data: first}})
+	require.NoError(t, err)
+	require.NoError(t, old.Update(t.Context(), func(tx store.Tx) error {
+		k := domain.Ticket{ID: "t", Identifier: "SHOP-1", Project: "p", State: "coding", CreatedAt: noon, RetryAt: noon}
+		return errors.Join(tx.PutProject(domain.Project{ID: "p", Key: "SHOP"}), tx.PutConductor(domain.Conductor{ID: "c", MachineID: "m", Project: "p"}),
+			tx.PutTicket(k), tx.PutRun(domain.Run{ID: "r", Number: 1, Project: "p", Ticket: "t", Conductor: "c", State: domain.RunDone, Footprint: &domain.Footprint{TokensIn: 7, Cost: 0.5}}))
+	}))
+	require.NoError(t, old.Close())
+	db := openAt(t, path)
+	require.NoError(t, db.View(t.Context(), func(tx store.Tx) error {
+		n, f, err := tx.Used("p")
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, domain.Footprint{TokensIn: 7, Cost: 0.5}, f)
+		parked, err := tx.Parked("", []string{"coding"}, nil, domain.At(noon.Add(-time.Second)))
+		require.Len(t, parked, 1)
+		return err
+	}))
+}
+
 // A newer Gaia copies the database before it changes it, and an older one refuses what it does not know.
 func TestMigration(t *testing.T) {
 	t.Parallel()
@@ -259,7 +292,7 @@ func TestMigration(t *testing.T) {
 	_, err = Open(t.Context(), path)
 	require.ErrorContains(t, err, "schema 99999")
 	require.ErrorContains(t, err, "newer Gaia")
-	require.Equal(t, 1, ticketCount(t, openAt(t, path+".schema-1.bak")))
+	require.Equal(t, 1, ticketCount(t, openAt(t, fmt.Sprintf("%s.schema-%d.bak", path, schema(t)))))
 
 	again, err := open(t.Context(), path, next(t, "ALTER TABLE tickets ADD COLUMN extra TEXT;"))
 	require.NoError(t, err)
@@ -278,8 +311,9 @@ func TestFailedMigration(t *testing.T) {
 		_, err := open(t.Context(), path, next(t, "DELETE FROM ticket_labels;\nALTER TABLE nothing ADD COLUMN extra TEXT;"))
 		require.Error(t, err)
 	}
-	require.FileExists(t, path+".schema-1.bak")
-	require.FileExists(t, path+".schema-1.bak.2", "an earlier copy is kept")
+	copied := fmt.Sprintf("%s.schema-%d.bak", path, schema(t))
+	require.FileExists(t, copied)
+	require.FileExists(t, copied+".2", "an earlier copy is kept")
 	require.Equal(t, 1, ticketCount(t, openAt(t, path)))
 }
 

@@ -150,7 +150,9 @@ func (t *table[T]) find(x *tx, q store.Query) ([]T, int, error) {
 	if limit == 0 {
 		limit = -1
 	}
-	out, err := t.all(x, where+order+" LIMIT ? OFFSET ?", append(args, limit, q.Offset)...)
+	// The page is found before any object of it is read: sorted with the rest of its rows, every object before it would
+	// be read, too.
+	out, err := t.all(x, "WHERE id IN (SELECT id FROM "+t.name+" "+where+order+" LIMIT ? OFFSET ?)"+order, append(args, limit, q.Offset)...)
 	return out, total, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"gaia/domain"
@@ -101,6 +102,20 @@ func (x *tx) TicketByIdentifier(identifier string) (domain.Ticket, error) {
 }
 func (x *tx) Tickets(q store.Query) ([]domain.Ticket, int, error) { return tickets.find(x, q) }
 
+func (x *tx) Parked(project string, states, machines []string, now domain.Time) ([]domain.Ticket, error) {
+	in, err := json.Marshal([][]string{append([]string{}, states...), append([]string{}, machines...)}) // [] and not null
+	if err != nil {
+		return nil, fmt.Errorf("reading tickets: %w", err)
+	}
+	// Each part must be read by its own index: left to itself, SQLite reads every ticket, or (without the plus) every open one.
+	const parked = `WHERE id IN (
+			SELECT id FROM tickets INDEXED BY tickets_hold WHERE hold IS NOT NULL
+			UNION ALL SELECT id FROM tickets INDEXED BY tickets_wake_at WHERE wake_at > ?1
+			UNION ALL SELECT id FROM tickets INDEXED BY tickets_tree_at WHERE tree_at IN (SELECT value FROM json_each(?2, '$[1]')) AND state IN (SELECT value FROM json_each(?2, '$[0]'))
+		) AND +state IN (SELECT value FROM json_each(?2, '$[0]')) AND ?3 IN ('', +project) ORDER BY created_at, id`
+	return tickets.all(x, parked, now.String(), string(in), project)
+}
+
 func (x *tx) PutTicket(t domain.Ticket) error {
 	if err := tickets.put(x, t); err != nil {
 		return err
@@ -160,10 +175,7 @@ func (x *tx) NextTicketNumber(project string) (int, error) {
 	}
 }
 
-func (x *tx) Run(id string) (domain.Run, error) { return runs.byID(x, id) }
-func (x *tx) RunByNumber(project string, number int) (domain.Run, error) {
-	return runs.one(x, fmt.Sprint(number), "WHERE project = ? AND number = ?", project, number)
-}
+func (x *tx) Run(id string) (domain.Run, error)             { return runs.byID(x, id) }
 func (x *tx) Runs(q store.Query) ([]domain.Run, int, error) { return runs.find(x, q) }
 
 func (x *tx) PutRun(r domain.Run) error {
@@ -220,6 +232,31 @@ func (x *tx) UsedByTicket(ticket string) (domain.Footprint, error) {
 	return sum, err
 }
 
+func (x *tx) Used(project string) (int, domain.Footprint, error) {
+	where, args := "", []any{}
+	if project != "" {
+		where, args = " WHERE project = ?", append(args, project)
+	}
+	var (
+		n    int
+		f    domain.Footprint
+		sums [9]float64 // as numbers with a fraction, whose sum cannot fail
+	)
+	into := []any{&n, &f.Cost, &f.MemoryPeak}
+	for i := range sums {
+		into = append(into, &sums[i])
+	}
+	err := x.row("summing footprints", `SELECT count(*), total(cost), coalesce(max(memory_peak), 0), total(tokens_in), total(tokens_out),
+		total(tokens_cache_read), total(tokens_cache_write), total(turns), total(wall_ms), total(cpu_ms), total(io_read), total(io_write)
+		FROM runs INDEXED BY runs_used`+where, args, into...)
+	for i, to := range []*int64{&f.TokensIn, &f.TokensOut, &f.TokensCacheRead, &f.TokensCacheWrite, &f.Turns, &f.WallMS, &f.CPUMS, &f.IORead, &f.IOWrite} {
+		if *to = math.MaxInt64; sums[i] < math.MaxInt64 {
+			*to = int64(sums[i])
+		}
+	}
+	return n, f, err
+}
+
 func (x *tx) Conductor(id string) (domain.Conductor, error) { return conductors.byID(x, id) }
 func (x *tx) ConductorByMachineID(machineID string) (domain.Conductor, error) {
 	return conductors.one(x, machineID, "WHERE machine_id = ?", machineID)
@@ -231,9 +268,13 @@ func (x *tx) Comment(id string) (domain.Comment, error)             { return com
 func (x *tx) Comments(q store.Query) ([]domain.Comment, int, error) { return comments.find(x, q) }
 func (x *tx) PutComment(c domain.Comment) error                     { return comments.put(x, c) }
 
-func (x *tx) Labels() ([]domain.Label, error) {
+func (x *tx) Labels(project string) ([]domain.Label, error) {
+	query, args := "SELECT value, count(*) FROM ticket_labels", []any{}
+	if project != "" {
+		query, args = query+" WHERE EXISTS (SELECT 1 FROM tickets WHERE id = ticket AND project = ?)", append(args, project)
+	}
 	var out []domain.Label
-	err := x.query("reading labels", "SELECT value, count(*) FROM ticket_labels GROUP BY value ORDER BY value", nil,
+	err := x.query("reading labels", query+" GROUP BY value ORDER BY value", args,
 		func(scan func(...any) error) error {
 			var l domain.Label
 			err := scan(&l.Name, &l.Tickets)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -46,6 +47,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Runs", testRuns},
 		{"Used", testUsed},
 		{"Labels", testLabels},
+		{"Sums", testSums},
+		{"Parked", testParked},
 		{"Tokens", testTokens},
 		{"Answers", testAnswers},
 		{"Events", testEvents},
@@ -192,7 +195,6 @@ func testObjects(t *testing.T, s store.Store) {
 		same(t, ticket)(tx.Ticket(ticket.ID))
 		same(t, ticket)(tx.TicketByIdentifier(ticket.Identifier))
 		same(t, run)(tx.Run(run.ID))
-		same(t, run)(tx.RunByNumber(project.ID, run.Number))
 		same(t, run)(tx.LiveRun(ticket.ID))
 		same(t, comment)(tx.Comment(comment.ID))
 		page(t, []domain.Project{project}, 1)(tx.Projects(store.Query{}))
@@ -274,7 +276,7 @@ func testNotFound(t *testing.T, s store.Store) {
 		for name, err := range map[string]error{
 			"User": second(tx.User("x")), "Project": second(tx.Project("x")), "ProjectByKey": second(tx.ProjectByKey("X")),
 			"Ticket": second(tx.Ticket("x")), "TicketByIdentifier": second(tx.TicketByIdentifier("x")),
-			"Run": second(tx.Run("x")), "RunByNumber": second(tx.RunByNumber("x", 1)),
+			"Run":     second(tx.Run("x")),
 			"LiveRun": second(tx.LiveRun("x")), "LastEndedRun": second(tx.LastEndedRun("x")),
 			"Conductor": second(tx.Conductor("x")), "ConductorByMachineID": second(tx.ConductorByMachineID("x")),
 			"Comment": second(tx.Comment("x")), "TokenByHash": second(tx.TokenByHash([32]byte{1})),
@@ -287,6 +289,7 @@ func testNotFound(t *testing.T, s store.Store) {
 		same[[]domain.Run](t, nil)(tx.UnfinishedRuns("x"))
 		same(t, 0)(tx.CountLive("x", "", ""))
 		same(t, domain.Footprint{})(tx.UsedByTicket("x"))
+		same[[]domain.Ticket](t, nil)(tx.Parked("x", []string{"coding"}, []string{"x"}, Noon))
 		return nil
 	}
 	view(t, s, check)
@@ -432,7 +435,7 @@ func testRollback(t *testing.T, s store.Store) {
 			require.ErrorIs(t, second(tx.LiveRun(before.ID)), domain.ErrNotFound)
 			require.ErrorIs(t, second(tx.TokenByHash([32]byte{1})), domain.ErrNotFound)
 			require.ErrorIs(t, second(tx.Answer("p", "k", time.Time{})), domain.ErrNotFound)
-			same(t, []domain.Label{{Name: "old", Tickets: 1}})(tx.Labels())
+			same(t, []domain.Label{{Name: "old", Tickets: 1}})(tx.Labels(""))
 			return nil
 		})
 		seq, _, err := s.Head(context.Background())
@@ -654,19 +657,21 @@ func testAnswers(t *testing.T, s store.Store) {
 	require.ErrorIs(t, s.Update(context.Background(), func(tx store.Tx) error { return tx.PutAnswer(store.Answer{Principal: "p"}) }), domain.ErrInvalid)
 }
 
-// testLabels: labels in use, sorted, with how many tickets carry them.
+// testLabels: labels in use, sorted, with how many tickets carry them, everywhere or in one project.
 func testLabels(t *testing.T, s store.Store) {
-	w := newWorld(t, s)
-	a, b := w.ticket(1), w.ticket(2)
+	w, other := newWorld(t, s), newWorld(t, s)
+	a, b, c := w.ticket(1), w.ticket(2), other.ticket(3)
 	a.Labels, b.Labels = []string{"ui", "api"}, []string{"ui"}
 	update(t, s, func(tx store.Tx) error {
-		require.NoError(t, errors.Join(tx.PutTicket(a), tx.PutTicket(b)))
-		same(t, []domain.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 2}})(tx.Labels())
+		require.NoError(t, errors.Join(tx.PutTicket(a), tx.PutTicket(b), tx.PutTicket(c)))
+		same[[]domain.Label](t, nil)(tx.Labels(other.project.ID))
+		same(t, []domain.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 2}})(tx.Labels(w.project.ID))
+		same(t, []domain.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 2}})(tx.Labels(""))
 		b.Labels = nil
 		return tx.PutTicket(b)
 	})
 	view(t, s, func(tx store.Tx) error {
-		same(t, []domain.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 1}})(tx.Labels())
+		same(t, []domain.Label{{Name: "api", Tickets: 1}, {Name: "ui", Tickets: 1}})(tx.Labels(""))
 		return nil
 	})
 }
@@ -849,6 +854,96 @@ func testUsed(t *testing.T, s store.Store) {
 	want := f1
 	want.Add(f2)
 	view(t, s, func(tx store.Tx) error { same(t, want)(tx.UsedByTicket(a.ID)); return nil })
+}
+
+// testSums: what all runs of a project, or of all, have used: sums, but for the memory's peak, without a model.
+func testSums(t *testing.T, s store.Store) {
+	w, other := newWorld(t, s), newWorld(t, s)
+	view(t, s, func(tx store.Tx) error {
+		n, f, err := tx.Used("")
+		require.Zero(t, n)
+		same(t, domain.Footprint{})(f, err)
+		return nil
+	})
+	one := domain.Footprint{
+		TokensIn: 1, TokensOut: 20, TokensCacheRead: 300, TokensCacheWrite: 4000, Turns: 5, Cost: 0.25, Model: "m",
+		WallMS: 6, CPUMS: 7, MemoryPeak: 1 << 40, IORead: 8, IOWrite: 9,
+	}
+	two := domain.Footprint{TokensIn: 1, Cost: 0.5, MemoryPeak: 3}
+	huge := domain.Footprint{TokensIn: math.MaxInt64, TokensOut: math.MaxInt64 - 1}
+	k, l := w.ticket(1), other.ticket(2)
+	put := func(k domain.Ticket, w *world, f *domain.Footprint) {
+		r := w.run(k, domain.RunDone)
+		r.Footprint = f
+		update(t, s, func(tx store.Tx) error { return errors.Join(tx.PutTicket(k), tx.PutRun(r)) })
+	}
+	for _, f := range []*domain.Footprint{&one, nil, &two} {
+		put(k, w, f)
+	}
+	for range 2 {
+		put(l, other, &huge)
+	}
+	sum := one
+	sum.Add(two)
+	sum.Model = ""
+	for _, c := range []struct {
+		project string
+		n       int
+		want    domain.Footprint
+	}{
+		{w.project.ID, 3, sum},
+		{other.project.ID, 2, domain.Footprint{TokensIn: math.MaxInt64, TokensOut: math.MaxInt64}}, // it never turns negative
+		{"none", 0, domain.Footprint{}},
+	} {
+		view(t, s, func(tx store.Tx) error {
+			n, f, err := tx.Used(c.project)
+			require.Equal(t, c.n, n)
+			same(t, c.want)(f, err)
+			return nil
+		})
+	}
+	view(t, s, func(tx store.Tx) error {
+		n, f, err := tx.Used("")
+		require.NoError(t, err)
+		require.Equal(t, 5, n)
+		require.Equal(t, 0.75, f.Cost)
+		return nil
+	})
+}
+
+// testParked: the tickets that wait for a person, a time or a machine, and no others.
+func testParked(t *testing.T, s store.Store) {
+	w, other := newWorld(t, s), newWorld(t, s)
+	var want []domain.Ticket
+	n := 0
+	add := func(parked bool, w *world, change func(*domain.Ticket)) {
+		n++
+		k := w.ticket(n)
+		change(&k)
+		update(t, s, func(tx store.Tx) error { return tx.PutTicket(k) })
+		if parked {
+			want = append(want, k)
+		}
+	}
+	hold := &domain.Hold{Reason: domain.ReasonPerson, Since: Noon}
+	add(false, w, func(*domain.Ticket) {})
+	add(true, w, func(k *domain.Ticket) { k.Hold = hold })
+	add(false, w, func(k *domain.Ticket) { k.Hold, k.State = hold, "done" })
+	add(true, w, func(k *domain.Ticket) { k.NotBefore = later(time.Hour) })
+	add(false, w, func(k *domain.Ticket) { k.NotBefore = later(-time.Hour) })
+	add(true, w, func(k *domain.Ticket) { k.RetryAt = later(time.Hour) })
+	add(true, w, func(k *domain.Ticket) { k.TreeAt = "away" })
+	add(false, w, func(k *domain.Ticket) { k.TreeAt = "here" })
+	add(true, w, func(k *domain.Ticket) { k.TreeAt, k.Hold, k.RetryAt = "away", hold, later(time.Hour) })
+	mine := len(want)
+	add(true, other, func(k *domain.Ticket) { k.Hold = hold })
+	view(t, s, func(tx store.Tx) error {
+		same(t, want)(tx.Parked("", []string{"coding", "review"}, []string{"away"}, Noon))
+		same(t, want[:mine])(tx.Parked(w.project.ID, []string{"coding"}, []string{"away"}, Noon))
+		same[[]domain.Ticket](t, nil)(tx.Parked("", []string{"review"}, []string{"away"}, Noon))
+		same[[]domain.Ticket](t, nil)(tx.Parked("", nil, nil, Noon))
+		return nil
+	})
 }
 
 // testQueries: filters, order and pages.
