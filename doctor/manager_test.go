@@ -3,9 +3,8 @@
 package doctor
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,17 +55,26 @@ func TestWithAUserManager(t *testing.T) {
 	require.Equal(t, Warn, f.Level)
 	require.Equal(t, "gaia conductor start shop", f.Mend)
 
-	// A file of another version is drift, and --fix is what mends it.
-	for _, path := range written {
-		if filepath.Base(path) == p.config.Names.Slice() {
-			continue
-		}
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(path, append(text, "# changed by hand\n"...), 0o644))
-	}
-	require.NoError(t, man.Reload(t.Context()))
+	// A conductor that could not start.
+	p.conductor("nonsense = 1\n")
+	unit := p.config.Names.Conductor("shop")
+	_ = man.Start(t.Context(), unit) // its failure is what is looked for
+	env.WaitFor(t, func() bool {
+		st, err := man.Status(t.Context(), unit)
+		return err == nil && st.Active == "failed"
+	}, time.Minute, unit, "fails")
+	p.conductor("")
+	f = finding("conductor shop")
+	require.Equal(t, Fail, f.Level)
+	require.Equal(t, "journalctl --user -u "+unit, f.Mend)
+
+	// The files of another installation are drift until they are mended.
 	p.config.Paths.Bin = "/usr/lib/gaia"
 	f = finding("unit files")
-	require.NotEmpty(t, f.Text)
+	require.Equal(t, Warn, f.Level)
+	require.Equal(t, "gaia doctor --fix", f.Mend)
+	drifts, err := units.FindDrift(t.Context(), man, p.config.Names, p.config.Paths)
+	require.NoError(t, err)
+	require.NoError(t, units.Mend(t.Context(), man, drifts))
+	require.Equal(t, OK, finding("unit files").Level)
 }

@@ -155,8 +155,8 @@ func ParseMachine(name string, data []byte) (Machine, error) {
 func (t *table) identity(key string) string {
 	if !t.has(key) {
 		t.known = append(t.known, key)
-		t.fail(key, "is missing; it names this %s to the hub, never changes by itself and is never guessed: gaia init --%s NAME, or write %s = \"name\" into the file",
-			map[string]string{"user_id": "user", "host_id": "machine"}[key], strings.ReplaceAll(key, "_", "-"), key)
+		t.fail(key, "is missing; it names this %s to the hub, never changes by itself and is never guessed: write %s = \"name\" into the file",
+			map[string]string{"user_id": "user", "host_id": "machine"}[key], key)
 		return ""
 	}
 	return t.str(key, "", func(s string) error { return domain.CheckMachinePart(key, s) })

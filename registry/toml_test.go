@@ -79,7 +79,7 @@ func TestAnIdentityIsNeverGuessed(t *testing.T) {
 	put(t, h.MachineFile(), "user_id = \"ada\"\n")
 	_, err = h.Machine()
 	require.ErrorContains(t, err, h.MachineFile()+": host_id: is missing")
-	require.ErrorContains(t, err, "gaia init --host-id NAME")
+	require.ErrorContains(t, err, `write host_id = "name" into the file`)
 	put(t, h.MachineFile(), "user_id = \"Ada L\"\nhost_id = \"\"\n")
 	_, err = h.Machine()
 	require.ErrorContains(t, err, h.MachineFile()+":1: user_id: ")
