@@ -60,6 +60,7 @@ type NewSession struct {
 	Dir        string   // absolute; a wish, since tmux takes another one without a word: the program must see to it itself
 	Cols, Rows int      // size until somebody attaches
 	Argv       []string // at least two words, because tmux hands a single one to a shell
+	Output     *os.File // where it is given, the reading end of a pipe that gets what the pane writes
 }
 
 // IDs name what NewSession made. They stay valid whatever anybody renames.
@@ -168,7 +169,7 @@ func (s Server) WaitReady(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for tmux on %s: %w", s.Socket, errors.Join(ctx.Err(), ErrNoServer))
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }
@@ -247,13 +248,18 @@ func (s Server) NewSession(ctx context.Context, n NewSession) (IDs, error) {
 	case !strings.HasPrefix(n.Dir, "/"):
 		return IDs{}, fmt.Errorf("tmux session %s: the directory %q is not absolute", n.Name, n.Dir)
 	}
-	if _, err := s.run(ctx, "set-option", "-g", "@gaia_title", word(title(n.Title))); err != nil {
-		return IDs{}, err
-	}
-	args := []string{"new-session", "-d", "-P", "-F", "#{session_id} #{window_id} #{pane_id} #{pane_pid} #{session_name}",
+	// One call does all: a call more is a client more to start.
+	args := []string{"set-option", "-g", "@gaia_title", word(title(n.Title)), ";", "new-session", "-d", "-P", "-F", "#{session_id} #{window_id} #{pane_id} #{pane_pid} #{session_name}",
 		"-s", n.Name, "-x", strconv.Itoa(n.Cols), "-y", strconv.Itoa(n.Rows), "-c", directory(n.Dir), "--"}
 	for _, a := range n.Argv {
 		args = append(args, word(a))
+	}
+	if n.Output != nil {
+		piped, err := pipePane("="+n.Name+":", n.Output)
+		if err != nil {
+			return IDs{}, err
+		}
+		args = append(append(args, ";"), piped...)
 	}
 	out, err := s.run(ctx, args...)
 	if err != nil {
@@ -357,25 +363,22 @@ func (s Server) Capture(ctx context.Context, pane string) (string, error) {
 	return strings.TrimRight(out, " \n") + "\n", nil
 }
 
-// PipePane copies what the pane writes from now on into the pipe of which r is the reading end. tmux can only start a
-// shell command for that, so the command holds two numbers and nothing else: this process opens the pipe for it.
-func (s Server) PipePane(ctx context.Context, pane string, r *os.File) error {
-	if !paneRule.MatchString(pane) {
-		return fmt.Errorf("tmux pane %q is not a pane id", pane)
-	}
+// pipePane returns the tmux command that copies what a pane writes from now on into the pipe of which r is the reading
+// end. tmux can only start a shell command for that, so the command holds two numbers and nothing else: this process opens
+// the pipe for it.
+func pipePane(target string, r *os.File) ([]string, error) {
 	raw, err := r.SyscallConn()
 	if err != nil {
-		return fmt.Errorf("piping pane %s: %w", pane, err)
+		return nil, fmt.Errorf("piping the pane: %w", err)
 	}
 	var number uintptr
 	if err := raw.Control(func(fd uintptr) { number = fd }); err != nil {
-		return fmt.Errorf("piping pane %s: %w", pane, err)
+		return nil, fmt.Errorf("piping the pane: %w", err)
 	}
 	if fi, err := r.Stat(); err != nil || fi.Mode()&fs.ModeNamedPipe == 0 {
-		return fmt.Errorf("piping pane %s: the file is not a pipe", pane)
+		return nil, errors.New("piping the pane: the file is not a pipe")
 	}
-	_, err = s.run(ctx, "pipe-pane", "-O", "-t", pane, fmt.Sprintf("exec cat >/proc/%d/fd/%d", os.Getpid(), number))
-	return err
+	return []string{"pipe-pane", "-O", "-t", target, fmt.Sprintf("exec cat >/proc/%d/fd/%d", os.Getpid(), number)}, nil
 }
 
 // Kill ends the server. It is no error if there is none.

@@ -227,13 +227,15 @@ func TestEnvironmentIsWhatTheServerGot(t *testing.T) {
 	require.Equal(t, []string{"LANG", "PATH", "PWD", "TERM"}, slices.DeleteFunc(names, func(n string) bool { return n == "SHLVL\n" }))
 }
 
-func TestPipePane(t *testing.T) {
+func TestOutput(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	ids := newSession(t, s, "sh", "-c", `read go; i=0; while [ $i -lt 2000 ]; do echo "line $i ünï"; i=$((i+1)); done; exec sleep 60`)
-	require.NoError(t, s.PipePane(t.Context(), ids.Pane, r))
+	session := tmux.NewSession{Name: "w", Dir: "/", Cols: 80, Rows: 24, Output: r,
+		Argv: []string{"sh", "-c", `read go; i=0; while [ $i -lt 2000 ]; do echo "line $i ünï"; i=$((i+1)); done; exec sleep 60`}}
+	ids, err := s.NewSession(t.Context(), session)
+	require.NoError(t, err)
 	poll(t, "the pipe", func() bool {
 		out, err := s.Command(t.Context(), "list-panes", "-a", "-F", "#{pane_pipe}").Output()
 		require.NoError(t, err)
@@ -251,7 +253,9 @@ func TestPipePane(t *testing.T) {
 
 	f, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
-	require.Error(t, s.PipePane(t.Context(), "%0", f), "not a pipe")
+	session.Output = f
+	_, err = s.NewSession(t.Context(), session)
+	require.ErrorContains(t, err, "not a pipe")
 }
 
 // A tmux that hangs is killed with everything that it started, and the caller gets an error in time.

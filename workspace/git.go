@@ -175,10 +175,8 @@ func (c call) commit(ctx context.Context, rev string) (string, error) {
 
 // GitDir returns the absolute git directory of the work tree dir: for a worktree, the one of its own.
 func GitDir(ctx context.Context, dir string) (string, error) {
-	// A worktree says it in a file. Where there is more to know than that, git is asked.
-	if to := gitFile(dir); to != "" {
-		back, err := readLine(filepath.Join(to, "gitdir"))
-		if real, e := filepath.EvalSymlinks(to); err == nil && e == nil && real == to && back == filepath.Join(dir, ".git") {
+	if to := gitFile(dir); Plain(dir, to) {
+		if real, err := filepath.EvalSymlinks(to); err == nil && real == to {
 			return to, nil
 		}
 	}

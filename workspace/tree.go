@@ -154,6 +154,20 @@ func branchIn(gitDir string) string {
 	return ref
 }
 
+// Plain reports whether the files of a worktree alone show that it is one of its own and that gitDir is its git directory.
+// Where they do not, git may still find so, by means that are not looked at here.
+func Plain(path, gitDir string) bool {
+	if gitDir == "" || gitFile(path) != gitDir {
+		return false
+	}
+	back, err := readLine(filepath.Join(gitDir, "gitdir"))
+	if err != nil || back != filepath.Join(path, ".git") {
+		return false
+	}
+	_, err = os.Lstat(filepath.Join(gitDir, "config.worktree")) // it may name another work tree
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // tree is a complete worktree of ours.
 type tree struct {
 	admin

@@ -19,7 +19,7 @@ import (
 // the lock goes when Exec has become the agent or has died, and an agentError in the file says why it died.
 const fileExec = "exec"
 
-const gatePoll = 5 * time.Millisecond
+const gatePoll = 2 * time.Millisecond
 
 // gate keeps the pane from becoming the agent until the host has looked at it: it is an exclusive lock on the start mark,
 // which the kernel takes back if the host dies.

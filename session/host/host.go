@@ -26,7 +26,8 @@ import (
 )
 
 const (
-	treePoll     = 100 * time.Millisecond
+	treePoll     = 2 * time.Millisecond // at first, and then a twentieth of the time that it has taken
+	treePollMax  = 100 * time.Millisecond
 	panePoll     = 20 * time.Millisecond
 	openTimeout  = 2 * execTimeout  // from the start of tmux until the agent runs
 	statusWait   = 3 * time.Second  // tmux learns of the end of a pane's process a moment after the kernel
@@ -172,9 +173,7 @@ func (h *host) waitTree(ctx context.Context) error {
 	}
 	over := time.NewTimer(timeout)
 	defer over.Stop()
-	tick := time.NewTicker(treePoll)
-	defer tick.Stop()
-	for {
+	for begun := time.Now(); ; {
 		tree, err := h.folder.Tree()
 		if !errors.Is(err, domain.ErrNotFound) {
 			h.tree = tree
@@ -185,7 +184,7 @@ func (h *host) waitTree(ctx context.Context) error {
 			return ctx.Err()
 		case <-over.C:
 			return fmt.Errorf("no worktree came within %s", timeout)
-		case <-tick.C:
+		case <-time.After(min(max(time.Since(begun)/20, treePoll), treePollMax)):
 		}
 	}
 }
@@ -234,10 +233,13 @@ func (h *host) open(ctx context.Context) error {
 	if err := h.startServer(ctx); err != nil {
 		return err
 	}
+	if h.output, err = openOutput(h.folder); err != nil {
+		return err
+	}
 	h.ids, err = h.server.NewSession(ctx, tmux.NewSession{
 		Name: tmux.SessionName(h.spec.Identifier), Title: h.spec.Identifier + " · " + h.spec.Project,
 		Dir: h.tree.Path, Cols: orDefault(h.spec.Cols, 200), Rows: orDefault(h.spec.Rows, 50),
-		Argv: []string{self, "exec", string(h.folder)},
+		Argv: []string{self, "exec", string(h.folder)}, Output: h.output.r,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the session: %w", err)
@@ -252,12 +254,6 @@ func (h *host) open(ctx context.Context) error {
 	}
 	if group != h.group {
 		return fmt.Errorf("tmux moved the pane to the control group %s, where the run's limits do not hold; the run's own is %s", group, h.group)
-	}
-	if h.output, err = openOutput(h.folder); err != nil {
-		return err
-	}
-	if err := h.server.PipePane(ctx, h.ids.Pane, h.output.r); err != nil {
-		return fmt.Errorf("keeping the pane's output: %w", err)
 	}
 	pane, err := awaitPane(ctx, h.folder, h.gone)
 	if err != nil {
