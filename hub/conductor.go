@@ -40,8 +40,11 @@ func (t *tx) register(r domain.Registration) (domain.Conductor, domain.Project, 
 		return none, domain.Project{}, fmt.Errorf("a conductor registers with its token: %w", domain.ErrUnauthenticated)
 	}
 	p, err := t.ProjectByKey(r.Project)
-	if err != nil {
+	if errors.Is(err, domain.ErrNotFound) {
 		return none, p, invalid("project", "there is no project %q at the hub (gaia init makes it)", r.Project)
+	}
+	if err != nil {
+		return none, p, err
 	}
 	if r.Epoch == "" || len(r.Epoch) > 64 {
 		return none, p, invalid("epoch", "a registration needs an epoch of at most 64 bytes")
@@ -52,6 +55,11 @@ func (t *tx) register(r domain.Registration) (domain.Conductor, domain.Project, 
 	for i, s := range r.States {
 		if r.States[i] = domain.NormaliseState(s); !slices.Contains(domain.ClaimableStates(), r.States[i]) {
 			return none, p, invalid("states", "%q is claimable in no workflow", s)
+		}
+	}
+	for s, n := range r.Slots {
+		if !slices.Contains(domain.ClaimableStates(), s) || n < 0 {
+			return none, p, invalid("slots", "%s = %d: the state is claimable in no workflow, or the number is negative", s, n)
 		}
 	}
 	con, err := t.ConductorByMachineID(r.MachineID)
@@ -227,14 +235,33 @@ func (h *Hub) Drain(ctx context.Context, c Call, ref string, draining bool) (dom
 	})
 }
 
+// findProject returns a project by id or key.
+func findProject(tx store.Tx, ref string) (domain.Project, error) {
+	p, err := tx.Project(ref)
+	if errors.Is(err, domain.ErrNotFound) {
+		p, err = tx.ProjectByKey(ref)
+	}
+	if errors.Is(err, domain.ErrNotFound) {
+		return p, noProject(ref)
+	}
+	return p, err
+}
+
+func noProject(ref string) error {
+	return fmt.Errorf("there is no project %q: %w", ref, domain.ErrNotFound)
+}
+
 // CreateProject makes a project.
 func (h *Hub) CreateProject(ctx context.Context, c Call, p domain.Project) (domain.Project, error) {
 	return write(ctx, h, c, auth.ProjectWrite, func(t *tx) (domain.Project, error) {
 		if err := checkProject(p); err != nil {
 			return p, err
 		}
-		if _, err := t.ProjectByKey(p.Key); err == nil {
+		switch _, err := t.ProjectByKey(p.Key); {
+		case err == nil:
 			return p, check("key", fmt.Errorf("the project %s exists already: %w", p.Key, domain.ErrConflict))
+		case !errors.Is(err, domain.ErrNotFound):
+			return p, err
 		}
 		var err error
 		if p.ID, err = newID(); err != nil {
@@ -245,10 +272,10 @@ func (h *Hub) CreateProject(ctx context.Context, c Call, p domain.Project) (doma
 	})
 }
 
-// PatchProject changes a project.
-func (h *Hub) PatchProject(ctx context.Context, c Call, id string, patch domain.ProjectPatch) (domain.Project, error) {
+// PatchProject changes a project, by id or key.
+func (h *Hub) PatchProject(ctx context.Context, c Call, ref string, patch domain.ProjectPatch) (domain.Project, error) {
 	return write(ctx, h, c, auth.ProjectWrite, func(t *tx) (domain.Project, error) {
-		p, err := t.Project(id)
+		p, err := findProject(t.Tx, ref)
 		if err != nil {
 			return p, err
 		}

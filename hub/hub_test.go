@@ -736,6 +736,7 @@ func TestRegistration(t *testing.T) {
 		"project":      {MachineID: "a.b.c", Epoch: "x", Project: "NONE", MaxParallel: 1},
 		"max_parallel": {MachineID: "a.b.c", Epoch: "x", Project: "SHOP"},
 		"states":       {MachineID: "a.b.c", Epoch: "x", Project: "SHOP", MaxParallel: 1, States: []string{"done"}},
+		"slots":        {MachineID: "a.b.c", Epoch: "x", Project: "SHOP", MaxParallel: 1, Slots: map[string]int{"coding": -1}},
 		"epoch":        {MachineID: "a.b.c", Project: "SHOP", MaxParallel: 1},
 	} {
 		_, err := b.hub.Register(b.ctx, stranger, bad)
@@ -743,6 +744,20 @@ func TestRegistration(t *testing.T) {
 		require.ErrorAs(t, err, &fe)
 		require.Equal(t, field, fe.Field)
 	}
+}
+
+func TestAProjectIsChangedByItsKey(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	name := "The shop"
+	for _, ref := range []string{b.project.ID, "SHOP"} {
+		p, err := b.hub.PatchProject(b.ctx, b.owner, ref, domain.ProjectPatch{Name: &name})
+		require.NoError(t, err)
+		require.Equal(t, b.project.ID, p.ID)
+	}
+	_, err := b.hub.PatchProject(b.ctx, b.owner, "NONE", domain.ProjectPatch{Name: &name})
+	require.ErrorIs(t, err, domain.ErrNotFound)
+	require.ErrorContains(t, err, `there is no project "NONE"`)
 }
 
 func TestDrainIsStored(t *testing.T) {

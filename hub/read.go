@@ -88,18 +88,16 @@ func (h *Hub) Projects(ctx context.Context, p auth.Principal, q store.Query) ([]
 // Project returns a project by id or key.
 func (h *Hub) Project(ctx context.Context, p auth.Principal, ref string) (domain.Project, error) {
 	return read(ctx, h, p, func(r *reader) (domain.Project, error) {
-		pr, err := r.Tx.Project(ref)
-		if errors.Is(err, domain.ErrNotFound) {
-			pr, err = r.ProjectByKey(ref)
-		}
-		if err == nil {
-			err = r.visible(pr.ID)
-		}
-		if errors.Is(err, domain.ErrNotFound) {
-			return domain.Project{}, fmt.Errorf("there is no project %q: %w", ref, domain.ErrNotFound)
-		}
-		return pr, err
+		return r.findProject(ref)
 	})
+}
+
+func (r *reader) findProject(ref string) (domain.Project, error) {
+	p, err := findProject(r.Tx, ref)
+	if err == nil && r.visible(p.ID) != nil {
+		return domain.Project{}, noProject(ref)
+	}
+	return p, err
 }
 
 // Tickets lists tickets.
@@ -360,12 +358,9 @@ func (h *Hub) Snapshot(ctx context.Context, p auth.Principal, project string) (d
 		s.Limits.MaxAttempts = h.limits.MaxAttempts
 		only := r.project
 		if project != "" {
-			pr, err := r.Tx.Project(project)
-			if errors.Is(err, domain.ErrNotFound) {
-				pr, err = r.ProjectByKey(project)
-			}
-			if err != nil || r.visible(pr.ID) != nil {
-				return s, fmt.Errorf("there is no project %q: %w", project, domain.ErrNotFound)
+			pr, err := r.findProject(project)
+			if err != nil {
+				return s, err
 			}
 			only, s.Limits.ClusterCap = pr.ID, pr.Settings.ClusterCap
 		}
