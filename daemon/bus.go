@@ -137,6 +137,8 @@ func (b *BusObject) export(conn *dbus.Conn) (*prop.Properties, error) {
 				Name: b.iface(),
 				Methods: []introspect.Method{
 					{Name: "Tick"},
+					{Name: "Drain"},
+					{Name: "Resume"},
 					{Name: "Reload"},
 					{Name: "ListRuns", Args: []introspect.Arg{{Name: "runs", Type: busRunsSignature, Direction: "out"}}},
 					{Name: "StopRun", Args: []introspect.Arg{{Name: "run", Type: "s", Direction: "in"}}},
@@ -232,6 +234,22 @@ type busMethods struct{ conductor *Conductor }
 
 // Tick asks for a tick now.
 func (m busMethods) Tick() *dbus.Error { m.conductor.Wake(); return nil }
+
+// Drain has the conductor go on with its runs and claim nothing more, until Resume.
+func (m busMethods) Drain() *dbus.Error { return m.drain(true) }
+
+// Resume ends Drain.
+func (m busMethods) Resume() *dbus.Error { return m.drain(false) }
+
+func (m busMethods) drain(draining bool) *dbus.Error {
+	ctx, cancel := context.WithTimeout(context.Background(), callDeadline)
+	defer cancel()
+	if err := m.conductor.cfg.Drain(ctx, draining); err != nil {
+		return dbus.MakeFailedError(err)
+	}
+	m.conductor.Wake() // the next heartbeat's answer says so
+	return nil
+}
 
 // Reload reads conductor.toml again. A refusal is in Status.
 func (m busMethods) Reload() *dbus.Error { m.conductor.Reload(); return nil }

@@ -107,6 +107,9 @@ type Config struct {
 	Settings Settings
 	// Reload reads the settings again.
 	Reload func() (Settings, error)
+	// Drain has the hub give this conductor no new work, or work again. It is asked for by people on the bus, and is theirs to
+	// ask: the conductor's own token does not allow it.
+	Drain func(ctx context.Context, draining bool) error
 	// Notify speaks to the service manager; nil speaks to nobody.
 	Notify func(state string)
 	// Watchdog is the service manager's limit between two signs of life, 0 without one.
@@ -133,7 +136,7 @@ func (c *Config) check() error {
 		{"instance", c.Instance == ""}, {"machine_id", c.MachineID == ""}, {"epoch", c.Epoch == ""},
 		{"project", c.Settings.Project == ""}, {"runs folder", c.Runs == ""}, {"remote", c.Remote == nil},
 		{"executor", c.Executor == nil}, {"workspace", c.Workspace == nil}, {"machine", c.Machine == nil},
-		{"clock", c.Clock == nil}, {"names", c.Names.Unit == nil || c.Names.Socket == nil},
+		{"clock", c.Clock == nil}, {"names", c.Names.Unit == nil || c.Names.Socket == nil}, {"drain", c.Drain == nil},
 	} {
 		if p.missing {
 			return fmt.Errorf("conductor: %s is missing", p.name)

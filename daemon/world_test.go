@@ -326,6 +326,7 @@ func (w *world) process(change ...func(*Config)) *proc {
 		Names:  Names{Unit: func(n int) string { return fmt.Sprintf("gaia-run-shop-%d.service", n) }, Socket: func(run string) string { return "/run/" + run }},
 		Remote: client, Executor: &procHosts{w.hosts, p}, Workspace: w.trees.Process(p.call), Machine: &procMachine{w},
 		Clock: w.clock, Log: zerolog.New(w.log), Settings: settings(),
+		Drain:  func(_ context.Context, draining bool) error { w.hub.SetDraining(draining); return nil },
 		Notify: func(s string) { p.saidMu.Lock(); p.said = append(p.said, s); p.saidMu.Unlock() },
 	}
 	cfg.step = func(name string) error {

@@ -184,6 +184,10 @@ func TestTheBusObject(t *testing.T) {
 	require.Equal(t, "ada.desk.shop", p.property("MachineId"))
 	require.Equal(t, "SHOP", p.property("Project"))
 	require.Equal(t, "ok", p.property("HubState"))
+	require.NoError(t, obj.Call(iface+".Drain", 0).Err)
+	p.await("it to drain", func() bool { return strings.HasPrefix(p.property("Status"), "draining, 1/2 running") })
+	require.NoError(t, obj.Call(iface+".Resume", 0).Err)
+	p.await("it to be back", func() bool { return strings.HasPrefix(p.property("Status"), "online, 1/2 running") })
 
 	signals := make(chan *dbus.Signal, 100)
 	require.NoError(t, conn.AddMatchSignal(dbus.WithMatchObjectPath(obj.Path())))

@@ -48,12 +48,14 @@ type Conductor struct {
 
 	manager *Manager
 	client  *remote.Client
+	person  *remote.Client
 }
 
 // Close gives back what New took.
 func (c *Conductor) Close() {
 	c.manager.Close()
 	c.client.Close()
+	c.person.Close()
 }
 
 // New reads the configuration and puts the conductor together. It reaches for nothing but files: hub and user manager may
@@ -114,6 +116,10 @@ func New(ctx context.Context, o Options) (*Conductor, error) {
 	if err != nil {
 		return nil, config(err)
 	}
+	person, err := remote.New(remote.Options{Hub: hub, User: machine.UserID, Log: logger})
+	if err != nil {
+		return nil, config(err)
+	}
 	manager := NewManager(home.RuntimeRoot)
 	unitEnv := map[string]string{"GAIA_PREFIX": prefix}
 	if h := o.Getenv("GAIA_HOME"); h != "" {
@@ -137,6 +143,10 @@ func New(ctx context.Context, o Options) (*Conductor, error) {
 			Host: daemon.Host{Proc: "/proc", Disks: []string{root, home.RunsDir()}}, home: home, entry: entry, bin: o.Bin, manager: manager,
 		},
 		Clock: clock.System{}, Log: logger, Settings: settings, Notify: o.Notify, Watchdog: o.Watchdog,
+		Drain: func(ctx context.Context, draining bool) error {
+			_, err := person.Drain(ctx, machineID, draining)
+			return err
+		},
 		Reload: func() (daemon.Settings, error) {
 			c, err := registry.LoadCheckout(entry.Checkout)
 			if err != nil {
@@ -153,7 +163,7 @@ func New(ctx context.Context, o Options) (*Conductor, error) {
 		return nil, config(err)
 	}
 	bus := daemon.NewBusObject(d, prefix, names.BusName(o.Instance), home.RuntimeRoot, o.Getenv("DBUS_SESSION_BUS_ADDRESS"))
-	return &Conductor{Conductor: d, Bus: bus, manager: manager, client: client}, nil
+	return &Conductor{Conductor: d, Bus: bus, manager: manager, client: client, person: person}, nil
 }
 
 // needToken draws the conductor's token where there is none yet. It is on disk before the hub hears of it, so that a lost
