@@ -23,6 +23,8 @@ const (
 	propsIface   = "org.freedesktop.DBus.Properties"
 
 	dialTimeout = 10 * time.Second
+	// connectTimeout bounds a whole connection: the bus, the manager's own socket where that is silent, the first questions.
+	connectTimeout = 3 * dialTimeout
 	// callTimeout bounds every call that does not wait for a job. A daemon-reload of a machine with many units takes seconds.
 	callTimeout = 60 * time.Second
 )

@@ -33,8 +33,11 @@ type Manager struct {
 	runtimeDir string
 }
 
-// Connect connects to the user manager whose runtime folder ($XDG_RUNTIME_DIR) is given.
+// Connect connects to the user manager whose runtime folder ($XDG_RUNTIME_DIR) is given. It gives up after connectTimeout,
+// whatever ctx allows: a bus that accepts and does not answer must not hold up who shares the connection.
 func Connect(ctx context.Context, runtimeDir string) (*Manager, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	j := newJobs()
 	l, err := dialUser(ctx, runtimeDir, j)
 	if err != nil {

@@ -38,14 +38,6 @@ func (n Names) Conductor(instance string) string {
 	return n.Prefix + "-conductor@" + instance + ".service"
 }
 
-// ConductorPattern returns a glob for the conductors of every checkout.
-func (n Names) ConductorPattern() string { return n.Conductor("*") }
-
-// ParseConductor returns the instance of a conductor's unit; ok is false for any other unit.
-func (n Names) ParseConductor(unit string) (instance string, ok bool) {
-	return n.instance(unit, "-conductor@", ".service")
-}
-
 // Hub returns the hub's service.
 func (n Names) Hub() string { return n.Prefix + "-hub.service" }
 
@@ -100,14 +92,6 @@ func (n Names) ParseRun(unit string) (instance string, number int, ok bool) {
 // BusName returns the well-known bus name of a conductor. Slugs have no underscore, so two instances never share one.
 func (n Names) BusName(instance string) string {
 	return "org." + n.Prefix + ".Conductor1." + strings.ReplaceAll(instance, "-", "_")
-}
-
-func (n Names) instance(unit, infix, suffix string) (string, bool) {
-	s, ok := cut(unit, n.Prefix+infix, suffix)
-	if !ok || domain.CheckSlug(s) != nil {
-		return "", false
-	}
-	return s, true
 }
 
 func cut(s, prefix, suffix string) (string, bool) {
