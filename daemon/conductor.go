@@ -94,7 +94,8 @@ type run struct {
 
 	work   string // what a worker is doing, "" without one
 	cancel context.CancelFunc
-	tries  int // failed attempts of the present kind of work
+	tried  string // the kind of work that tries counts for
+	tries  int    // its failed attempts; the hub's absence and an interruption are none
 	kept   bool
 }
 

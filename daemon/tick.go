@@ -525,6 +525,9 @@ func (d *Conductor) work(r *run, what string, limit time.Duration, fn func(conte
 	}
 	ctx, cancel := context.WithTimeout(d.workCtx, limit)
 	r.work, r.cancel = what, cancel
+	if r.tried != what {
+		r.tried, r.tries = what, 0
+	}
 	d.mu.Unlock()
 	d.workers.Go(func() {
 		defer cancel()
@@ -536,7 +539,8 @@ func (d *Conductor) work(r *run, what string, limit time.Duration, fn func(conte
 		overtaken := r.fate.State.Ended() && what == workDispatch
 		if err == nil {
 			r.tries = 0
-		} else {
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, domain.ErrUnreachable) && !errors.Is(err, errInterrupted) {
 			r.tries++
 		}
 		ended := d.workCtx.Err() != nil

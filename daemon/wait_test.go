@@ -186,3 +186,31 @@ func TestAFolderThatCannotBeReadHoldsNobodyUp(t *testing.T) {
 		require.NoFileExists(t, w.folder(r.ID).Path(name))
 	}
 }
+
+// deaf is a hub that does not hear of a run's close.
+type deaf struct {
+	domain.Remote
+	times int
+}
+
+func (r *deaf) Finalise(ctx context.Context, run string, f domain.FinaliseReport) error {
+	if r.times--; r.times >= 0 {
+		return domain.ErrUnreachable
+	}
+	return r.Remote.Finalise(ctx, run, f)
+}
+
+func TestTheHubsAbsenceDoesNotMakeATreeUnpushed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process(func(c *Config) { c.Remote = &deaf{c.Remote, 5} })
+	r := w.running(p, "SHOP-1")
+	w.finish(r.ID)
+	p.ticks(5)
+	w.trees.FailInspect(errors.New("git is busy"))
+	p.ticks(1)
+	require.True(t, w.only().FinalizedAt.IsZero(), "looked at once more before it counts as unpushed")
+	w.trees.FailInspect(nil)
+	p.ticks(1)
+	require.False(t, w.only().FinalizedAt.IsZero())
+}
