@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -410,6 +411,34 @@ func TestHealth(t *testing.T) {
 	require.Equal(t, "storage_unavailable", r.code())
 	require.NotEmpty(t, r.Header.Get("Retry-After"))
 	require.Equal(t, 200, c.do("GET", "/gaia/v1/healthz", "").Status)
+}
+
+// What many resources refer to is read once where the hub has it as a whole, each of them is there once, and what is not
+// there is left out.
+func TestIncludeOfManyReferences(t *testing.T) {
+	t.Parallel()
+	var looks atomic.Int32
+	h := hubtest.New(t, hubtest.Options{Face: func(f api.Hub) api.Hub { return lookedAt{f, &looks} }})
+	p, owner := h.Project(t, "SHOP"), h.Client(t, "anna")
+	for i := range 5 {
+		_, err := owner.CreateTicket(t.Context(), domain.TicketDraft{Project: p.ID, Title: "t", Labels: []string{"all", fmt.Sprint("l", i)}})
+		require.NoError(t, err)
+	}
+	r := newCaller(t, h, false, "Gaia-User", "anna").do("GET", tickets+"?include=labels", "")
+	require.Equal(t, 200, r.Status)
+	require.Len(t, r.Doc.Included, 6)
+	require.EqualValues(t, 1, looks.Load())
+}
+
+// lookedAt counts how often all labels are read.
+type lookedAt struct {
+	api.Hub
+	looks *atomic.Int32
+}
+
+func (l lookedAt) Labels(ctx context.Context, p auth.Principal) ([]domain.Label, error) {
+	l.looks.Add(1)
+	return l.Hub.Labels(ctx, p)
 }
 
 type unready struct {

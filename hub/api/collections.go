@@ -21,6 +21,7 @@ type collection struct {
 	res    *resource
 	list   func(context.Context, Hub, auth.Principal, store.Query) ([]any, int, error)
 	get    func(context.Context, Hub, auth.Principal, string) (any, error)
+	whole  whole // where the hub returns the collection as a whole
 	create func(context.Context, Hub, hub.Call, input) (any, error)
 	patch  func(context.Context, Hub, hub.Call, string, input) (any, error)
 }
@@ -61,17 +62,34 @@ func small[T any](f func(Hub, context.Context, auth.Principal) ([]T, error)) fun
 	}
 }
 
-// among finds one of a collection that the hub returns as a whole.
-func among[T any](what string, f func(Hub, context.Context, auth.Principal) ([]T, error), id func(T) string) func(context.Context, Hub, auth.Principal, string) (any, error) {
-	return func(ctx context.Context, h Hub, p auth.Principal, ref string) (any, error) {
+// whole is a collection that the hub returns as a whole, by id.
+type whole func(context.Context, Hub, auth.Principal) (map[string]any, error)
+
+func wholeOf[T any](f func(Hub, context.Context, auth.Principal) ([]T, error), id func(T) string) whole {
+	return func(ctx context.Context, h Hub, p auth.Principal) (map[string]any, error) {
 		items, err := f(h, ctx, p)
+		out := make(map[string]any, len(items))
+		for _, v := range items {
+			out[id(v)] = v
+		}
+		return out, err
+	}
+}
+
+var (
+	allLabels = wholeOf(Hub.Labels, func(l domain.Label) string { return l.Name })
+	allUsers  = wholeOf(Hub.Users, func(u domain.User) string { return u.ID })
+)
+
+// among finds one of such a collection.
+func among(what string, of whole) func(context.Context, Hub, auth.Principal, string) (any, error) {
+	return func(ctx context.Context, h Hub, p auth.Principal, ref string) (any, error) {
+		all, err := of(ctx, h, p)
 		if err != nil {
 			return nil, err
 		}
-		for _, v := range items {
-			if id(v) == ref {
-				return v, nil
-			}
+		if v, ok := all[ref]; ok {
+			return v, nil
 		}
 		return nil, fmt.Errorf("there is no %s %q: %w", what, ref, domain.ErrNotFound)
 	}
@@ -168,11 +186,11 @@ var collections = []collection{
 	},
 	{
 		res: resourceByType(typeLabel), list: small(Hub.Labels),
-		get: among("label", Hub.Labels, func(l domain.Label) string { return l.Name }),
+		get: among("label", allLabels), whole: allLabels,
 	},
 	{
 		res: resourceByType(typeUser), list: small(Hub.Users),
-		get: among("user", Hub.Users, func(u domain.User) string { return u.ID }),
+		get: among("user", allUsers), whole: allUsers,
 		create: func(ctx context.Context, h Hub, c hub.Call, in input) (any, error) {
 			return putUser(ctx, h, c, in.id, in, false)
 		},
@@ -326,6 +344,19 @@ func (s *Server) included(ctx context.Context, p auth.Principal, res *resource, 
 				continue
 			}
 			c := collectionOf(rel.typ)
+			get := func(id string) (any, error) { return c.get(ctx, s.hub, p, id) }
+			if c.whole != nil { // read once, and not for each of perhaps thousands of references
+				all, err := c.whole(ctx, s.hub, p)
+				if err != nil {
+					return nil, err
+				}
+				get = func(id string) (any, error) {
+					if v, ok := all[id]; ok {
+						return v, nil
+					}
+					return nil, domain.ErrNotFound
+				}
+			}
 			for _, v := range items {
 				raw, err := json.Marshal(v)
 				if err != nil {
@@ -344,7 +375,7 @@ func (s *Server) included(ctx context.Context, p auth.Principal, res *resource, 
 						continue
 					}
 					seen[identifier{rel.typ, id}] = true
-					v, err := c.get(ctx, s.hub, p, id)
+					v, err := get(id)
 					if errors.Is(err, domain.ErrNotFound) {
 						continue
 					}

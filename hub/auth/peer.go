@@ -64,8 +64,9 @@ func (id *Identifier) Of(c net.Conn) Peer {
 			return
 		}
 		// The descriptor holds the process that connected, whatever becomes of its number. Older kernels have
-		// none; there the number is pinned now.
-		if fd, got = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, soPeerPidFD); got != nil {
+		// none; there the number is pinned now. Any other refusal means that the process is gone, and its number may
+		// be somebody else's already.
+		if fd, got = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, soPeerPidFD); errors.Is(got, unix.ENOPROTOOPT) {
 			fd, got = unix.PidfdOpen(int(cred.Pid), 0)
 		}
 	}); err != nil {
