@@ -20,6 +20,7 @@ import (
 	"gaia/hub/auth"
 	"gaia/hub/store"
 	"gaia/internal/clock"
+	"gaia/internal/log"
 )
 
 // AnswerTTL is how long the answer to a write is kept for a repeat.
@@ -103,6 +104,28 @@ type tx struct {
 	call   Call
 	now    domain.Time
 	events int
+	tell   []func() // lines of the journal, written once the transaction stands
+}
+
+// held tells the journal that a ticket waits for a person from now on.
+func (t *tx) held(k domain.Ticket, before *domain.Hold) {
+	if before != nil || k.Hold == nil {
+		return
+	}
+	t.tell = append(t.tell, func() {
+		t.h.log.Warn().Str(log.MessageID, log.TicketHeld).Str(log.Ticket, k.Identifier).Str(log.Reason, string(k.Hold.Reason)).
+			Str("note", k.Hold.Note).Msg("the ticket is held: it waits for a person (gaia ticket resume " + k.Identifier + ")")
+	})
+}
+
+// committed is called when the transaction stands: the log has grown, and the journal is told.
+func (t *tx) committed() {
+	if t.events > 0 {
+		t.h.bump()
+	}
+	for _, tell := range t.tell {
+		tell()
+	}
 }
 
 func (h *Hub) now() domain.Time { return domain.At(h.clock.Now()) }
@@ -125,9 +148,9 @@ func write[T any](ctx context.Context, h *Hub, c Call, a auth.Action, fn func(*t
 	if err := c.May(a); err != nil {
 		return out, err
 	}
-	events := 0
+	t := &tx{h: h, call: c}
 	err := h.update(ctx, func(stx store.Tx) error {
-		t := &tx{Tx: stx, h: h, call: c, now: h.now()}
+		t.Tx, t.now = stx, h.now()
 		who := c.Principal.String()
 		if c.Key != "" {
 			switch stored, err := stx.Answer(who, c.Key, t.now.Add(-AnswerTTL)); {
@@ -146,8 +169,7 @@ func write[T any](ctx context.Context, h *Hub, c Call, a auth.Action, fn func(*t
 		if out, err = fn(t); err != nil {
 			return err
 		}
-		events = t.events
-		if c.Key == "" || events == 0 {
+		if c.Key == "" || t.events == 0 {
 			return nil // nothing happened that a repeat could do twice
 		}
 		body, err := json.Marshal(out)
@@ -160,9 +182,7 @@ func write[T any](ctx context.Context, h *Hub, c Call, a auth.Action, fn func(*t
 		var zero T
 		return zero, err
 	}
-	if events > 0 {
-		h.bump()
-	}
+	t.committed()
 	return out, nil
 }
 

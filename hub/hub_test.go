@@ -477,6 +477,30 @@ func TestFinaliseWritesTheAnchor(t *testing.T) {
 	require.EqualValues(t, seq, line["seq"])
 }
 
+// A lease that expires and a ticket that is held are in the journal, once.
+func TestTheJournalTellsWhatNobodyElseSees(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	k := b.ticket(domain.TicketDraft{Workflow: domain.Chore, State: "coding"})
+	var journal bytes.Buffer
+	b.hub = hub.New(hub.Options{Store: b.disk, Clock: b.clock, Limits: domain.Limits{MaxInfra: 1, InfraWindow: time.Hour}, Leases: hub.DefaultLeases(), Log: zerolog.New(&journal)})
+	require.NoError(t, b.hub.Open(b.ctx))
+	a := b.shop.mustClaim()
+	b.pass(3 * time.Minute)
+	var lines []map[string]any
+	for dec := json.NewDecoder(&journal); dec.More(); {
+		var line map[string]any
+		require.NoError(t, dec.Decode(&line))
+		lines = append(lines, line)
+	}
+	require.Len(t, lines, 2)
+	require.Equal(t, log.TicketHeld, lines[0][log.MessageID])
+	require.Equal(t, k.Identifier, lines[0][log.Ticket])
+	require.Equal(t, log.RunEnded, lines[1][log.MessageID])
+	require.Equal(t, a.Run.ID, lines[1][log.Run])
+	require.Equal(t, "machine_lost", lines[1][log.Reason])
+}
+
 // What a snapshot shows, of one project and of all.
 func TestSnapshot(t *testing.T) {
 	t.Parallel()

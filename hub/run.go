@@ -244,7 +244,9 @@ func (t *tx) fail(r *domain.Run, state domain.RunState, f domain.Failure) error 
 		return err
 	}
 	if f.Reason != domain.ReasonUndone || f.Hold {
+		before := k.Hold
 		k.Fail(f, t.h.limits, t.now)
+		t.held(k, before)
 		if err := t.saveTicket(&k, "ticket.failed"); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 
 	"gaia/domain"
 	"gaia/hub/store"
+	"gaia/internal/log"
 )
 
 // SweepEvery is the time between two sweeps that a hub is made for.
@@ -149,10 +150,9 @@ func (h *Hub) due(ctx context.Context, now domain.Time) (bool, error) {
 }
 
 func (h *Hub) expire(ctx context.Context, now domain.Time) error {
-	events := 0
+	t := &tx{h: h, now: now}
 	err := h.update(ctx, func(stx store.Tx) error {
-		t := &tx{Tx: stx, h: h, now: now}
-		defer func() { events = t.events }()
+		t.Tx = stx
 		cons, _, err := t.Conductors(store.Query{})
 		if err != nil {
 			return err
@@ -180,15 +180,18 @@ func (h *Hub) expire(ctx context.Context, now domain.Time) error {
 			if err := t.fail(&r, domain.RunExpired, domain.Failure{Reason: domain.ReasonMachineLost, Note: note}); err != nil {
 				return err
 			}
+			// Nobody else can tell of it: the conductor is away.
+			t.tell = append(t.tell, func() {
+				h.log.Warn().Str(log.MessageID, log.RunEnded).Str(log.Run, r.ID).Str(log.Reason, string(r.EndReason)).Int("number", r.Number).
+					Str("conductor", r.Conductor).Msg("the run's lease has expired: " + r.EndNote)
+			})
 		}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("expire leases: %w", err)
 	}
-	if events > 0 {
-		h.bump()
-	}
+	t.committed()
 	return nil
 }
 

@@ -222,6 +222,7 @@ func (t *tx) transition(before domain.Ticket, k *domain.Ticket, p domain.TicketP
 	}
 	k.Workflow = domain.Ref(workflow)
 	k.Enter(next, t.call.Kind == auth.Run, t.h.limits, t.now)
+	t.held(*k, before.Hold)
 	head := ""
 	if p.Head != nil {
 		head = *p.Head
