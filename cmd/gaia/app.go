@@ -76,7 +76,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 
 // explain adds to a refusal the command that shows what could be done instead, where the error does not name one.
 func explain(err error) string {
-	text := err.Error()
+	text := strings.TrimSuffix(err.Error(), ": "+domain.ErrNotFound.Error()) // they say already that there is none
 	if strings.Contains(text, "gaia ") || strings.Contains(text, "systemctl ") {
 		return text
 	}
@@ -87,6 +87,14 @@ func explain(err error) string {
 		text += "\nThe run is over, and nothing of it is written any more: gaia ticket show says how the ticket stands"
 	case errors.Is(err, domain.ErrStorage):
 		text += "\nThe hub's disk may be full: gaia hub status says more"
+	case errors.Is(err, domain.ErrNotFound):
+		for _, v := range [][2]string{
+			{"no ticket", "gaia ticket list --all"}, {"no run", "gaia run list"}, {"no project", "gaia snapshot"}, {"no conductor", "gaia snapshot"},
+		} {
+			if strings.Contains(text, v[0]) {
+				return text + "\nSee what there is: " + v[1]
+			}
+		}
 	}
 	return text
 }

@@ -465,7 +465,10 @@ func (a *app) manager(ctx context.Context, home registry.Home) (*units.Manager, 
 	a.waiting.start("waiting for systemd")
 	m, err := units.Connect(ctx, home.RuntimeRoot)
 	if err != nil {
-		return nil, fmt.Errorf("%w\nIs there a user manager? systemctl --user status", err)
+		if !strings.Contains(err.Error(), "loginctl ") {
+			err = fmt.Errorf("%w\nIs there a user manager? systemctl --user status", err)
+		}
+		return nil, err
 	}
 	return m, nil
 }

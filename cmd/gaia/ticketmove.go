@@ -55,7 +55,12 @@ it, a branch that is not pushed. If the hub does not answer it waits up to 10 mi
 					p.Head = &head
 				}
 			}
-			return a.patchTicket(cmd.Context(), c, ref, p)
+			err = a.patchTicket(cmd.Context(), c, ref, p)
+			var refused *domain.TransitionError
+			if errors.As(err, &refused) && refused.Workflow == domain.Unqualified && workflow == "" {
+				return fmt.Errorf("%w\nTo qualify it, give its workflow, too: gaia ticket move --workflow {%s}", err, strings.Join(allWorkflows(), "|"))
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&workflow, "workflow", "", "set the workflow as well; possible while the ticket is qualified")
