@@ -298,14 +298,6 @@ func (h *Hub) Newest(ctx context.Context, p auth.Principal) (int64, error) {
 	return seq, err
 }
 
-// Sealed returns entries of the log as they are stored, for a verification from outside.
-func (h *Hub) Sealed(ctx context.Context, p auth.Principal, after int64, limit int) ([]store.SealedEvent, error) {
-	if err := p.May(auth.Verify); err != nil {
-		return nil, err
-	}
-	return h.store.Events(ctx, after, limit)
-}
-
 // Why explains why a ticket is, or is not, claimed: by the rules of the claim itself.
 func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (domain.Why, error) {
 	return read(ctx, h, p, func(r *reader) (domain.Why, error) {
