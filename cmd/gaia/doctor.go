@@ -48,6 +48,7 @@ something is broken; warnings alone are 0. --fix puts unit files right that are 
 			} else {
 				c.Hub = hubClock{client}
 			}
+			a.waiting.start("looking at this machine")
 			return a.printFindings(doctor.Run(ctx, c))
 		},
 	}
