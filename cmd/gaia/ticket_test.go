@@ -25,8 +25,7 @@ func TestTicketCommands(t *testing.T) {
 	require.Equal(t, domain.Ref("anna"), k.Assignee)
 	require.Equal(t, "https://example.com/1", k.Links[0].URI)
 
-	var r answer
-	r = w.call("From a pipe\n", "ticket", "create", "Rotate the keys", "--workflow", "gaia_task", "-F", "-", "-o", "name")
+	r := w.call("From a pipe\n", "ticket", "create", "Rotate the keys", "--workflow", "gaia_task", "-F", "-", "-o", "name")
 	require.Equal(t, answer{out: "SHOP-2\n"}, r)
 	require.Equal(t, "From a pipe", w.ticket("show", "SHOP-2").Description)
 	sub := w.ticket("create", "A part", "--parent", "SHOP-1", "--blocked-by", "SHOP-2", "--target", "shop", "--not-before", "2099-01-01T00:00:00Z")
