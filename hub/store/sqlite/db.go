@@ -33,8 +33,8 @@ const readers = 4
 // DB is the hub's database in one file. It implements store.Store.
 type DB struct {
 	path  string
-	write *sql.DB // one connection, whose transactions take the write lock at once
-	read  *sql.DB
+	write *pool // one connection, whose transactions take the write lock at once
+	read  *pool
 	// anchor is a reading connection that is never used. While it is open, no other one is the last, so SQLite never
 	// removes the write-ahead log, and a log that is another file than at the start was replaced by somebody else.
 	anchor *sql.Conn
@@ -73,16 +73,20 @@ func open(ctx context.Context, path string, migrations fs.FS) (_ *DB, err error)
 			err = errors.Join(err, db.Close())
 		}
 	}()
-	if db.write, err = connect(path, url.Values{"_txlock": {"immediate"}}); err != nil {
+	write, err := connect(path, url.Values{"_txlock": {"immediate"}})
+	if err != nil {
 		return nil, err
 	}
+	db.write = &pool{DB: write}
 	db.write.SetMaxOpenConns(1)
-	if err := migrate(ctx, db.write, path, migrations); err != nil {
+	if err := migrate(ctx, write, path, migrations); err != nil {
 		return nil, err
 	}
-	if db.read, err = connect(path, url.Values{"_query_only": {"1"}}); err != nil {
+	read, err := connect(path, url.Values{"_query_only": {"1"}})
+	if err != nil {
 		return nil, err
 	}
+	db.read = &pool{DB: read}
 	db.read.SetMaxOpenConns(readers + 1)
 	db.read.SetMaxIdleConns(readers + 1)
 	if db.anchor, err = db.read.Conn(ctx); err != nil {
@@ -151,18 +155,19 @@ func (db *DB) View(ctx context.Context, fn func(store.Tx) error) error {
 	return db.transact(ctx, db.read, false, fn)
 }
 
-func (db *DB) transact(ctx context.Context, pool *sql.DB, writable bool, fn func(store.Tx) error) error {
-	sqlTx, err := pool.BeginTx(ctx, nil)
+func (db *DB) transact(ctx context.Context, p *pool, writable bool, fn func(store.Tx) error) error {
+	sqlTx, err := p.BeginTx(ctx, nil)
 	if err != nil {
 		return failure("beginning a transaction", err)
 	}
+	t := &tx{ctx: ctx, sql: sqlTx, pool: p, writable: writable}
+	defer func() { p.keep(ctx, t.fresh) }() // after the end of the transaction, below
 	committed := false
 	defer func() {
 		if !committed { // also when fn panics
 			_ = sqlTx.Rollback() // fails only if the transaction is over already
 		}
 	}()
-	t := &tx{ctx: ctx, sql: sqlTx, writable: writable}
 	if err := fn(t); err != nil {
 		return err
 	}
@@ -206,7 +211,7 @@ func (db *DB) Events(ctx context.Context, after int64, limit int) ([]store.Seale
 
 // Head implements store.Store.
 func (db *DB) Head(ctx context.Context) (int64, [32]byte, error) {
-	return head(ctx, db.read)
+	return head(ctx, db.read.DB)
 }
 
 // roomy is how much space a write may need: the hub's largest request, in the write-ahead log and in the database.
@@ -347,21 +352,18 @@ func openLog(ctx context.Context, path string, params url.Values) (*Log, error) 
 
 // Events implements events.Log.
 func (l *Log) Events(ctx context.Context, after int64, limit int) ([]store.SealedEvent, error) {
-	return (&DB{read: l.db}).Events(ctx, after, limit)
+	return (&DB{read: &pool{DB: l.db}}).Events(ctx, after, limit)
 }
 
 // Close closes the database.
 func (l *Log) Close() error { return l.db.Close() }
 
-// queryer is a pool or a transaction.
-type queryer interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
+const lastEvent = "SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1"
 
-func head(ctx context.Context, q queryer) (int64, [32]byte, error) {
+func head(ctx context.Context, q *sql.DB) (int64, [32]byte, error) {
 	var seq int64
 	var raw []byte
-	err := q.QueryRowContext(ctx, "SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").Scan(&seq, &raw)
+	err := q.QueryRowContext(ctx, lastEvent).Scan(&seq, &raw)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, [32]byte{}, nil
 	}

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,7 +63,7 @@ func TestPragmas(t *testing.T) {
 	t.Parallel()
 	db := openTemp(t)
 	for _, c := range []struct {
-		pool         *sql.DB
+		pool         *pool
 		pragma, want string
 	}{
 		{db.write, "journal_mode", "wal"}, {db.write, "synchronous", "2"}, {db.write, "foreign_keys", "1"}, {db.write, "busy_timeout", "5000"},

@@ -18,6 +18,8 @@ import (
 type tx struct {
 	ctx      context.Context // of the Update or View that the transaction belongs to
 	sql      *sql.Tx
+	pool     *pool
+	fresh    []string // queries of which no statement was at hand
 	writable bool
 	broken   error // the first error that says that the database cannot be used
 }
@@ -30,6 +32,15 @@ func (x *tx) note(err error) error {
 	return err
 }
 
+// statement returns a prepared statement, or nil where the query is used for the first time.
+func (x *tx) statement(query string) *sql.Stmt {
+	s := x.pool.use(x.ctx, x.sql, query)
+	if s == nil {
+		x.fresh = append(x.fresh, query)
+	}
+	return s
+}
+
 func (x *tx) exec(doing, query string, args ...any) (int64, error) {
 	switch {
 	case !x.writable:
@@ -37,7 +48,13 @@ func (x *tx) exec(doing, query string, args ...any) (int64, error) {
 	case x.broken != nil:
 		return 0, x.broken
 	}
-	res, err := x.sql.ExecContext(x.ctx, query, args...)
+	var res sql.Result
+	var err error
+	if s := x.statement(query); s != nil {
+		res, err = s.ExecContext(x.ctx, args...)
+	} else {
+		res, err = x.sql.ExecContext(x.ctx, query, args...)
+	}
 	if err != nil {
 		return 0, x.note(failure(doing, err))
 	}
@@ -53,7 +70,12 @@ func (x *tx) query(doing, query string, args []any, row func(scan func(...any) e
 	if x.broken != nil {
 		return x.broken
 	}
-	rows, err := x.sql.QueryContext(x.ctx, query, args...)
+	var rows *sql.Rows
+	if s := x.statement(query); s != nil {
+		rows, err = s.QueryContext(x.ctx, args...)
+	} else {
+		rows, err = x.sql.QueryContext(x.ctx, query, args...)
+	}
 	if err != nil {
 		return x.note(failure(doing, err))
 	}
@@ -342,10 +364,14 @@ func (x *tx) Append(e domain.Event) error {
 		return x.broken
 	}
 	// Read each time, within the transaction: another process may have written since the last one.
-	seq, prev, err := head(x.ctx, x.sql)
-	if err != nil {
-		return x.note(err)
+	var seq int64
+	var raw []byte
+	var prev [32]byte
+	err := x.row(doing, lastEvent, nil, &seq, &raw)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
 	}
+	copy(prev[:], raw)
 	e.Seq = seq + 1
 	sealed, err := events.Seal(prev, e)
 	if err != nil {
