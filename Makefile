@@ -16,7 +16,7 @@ LDFLAGS := -s -w -X gaia/internal/version.version=$(VERSION) -X gaia/internal/ve
 # Many tests wait for units and processes and not for a processor, hence more in parallel than there are processors.
 TESTFLAGS ?= -race -timeout 20m -parallel 8
 
-.PHONY: build man install demo test lint clean
+.PHONY: build man install demo bench test lint clean
 
 # Static and without cgo: one file runs on every distribution.
 build:
@@ -39,6 +39,14 @@ install: build man
 demo:
 	packaging/deps.sh
 	go run ./internal/demo
+
+# What Gaia costs, as ratios to floors that are measured in the same run; BENCH names some of the measures. The table is
+# printed, and bench.json has the same.
+bench:
+	packaging/deps.sh
+	mkdir -p build
+	go run ./internal/bench $(BENCH) >build/bench.json
+	mv build/bench.json bench.json
 
 lint: man
 	packaging/deps.sh --lint

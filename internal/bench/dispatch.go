@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// What a dispatch may take, as a multiple of what the shell script takes. A large tree is checked out by all processors,
+// which the script does not do.
+const (
+	smallBudget = 1.5
+	largeBudget = 0.7
+)
+
+func dispatchSmall(ctx context.Context) ([]result, error) {
+	return dispatch(ctx, "dispatch_small", 50, 15, smallBudget)
+}
+
+func dispatch30k(ctx context.Context) ([]result, error) {
+	return dispatch(ctx, "dispatch_30k", 30_000, 5, largeBudget)
+}
+
+// byHand is what a person would do: a worktree, a look at it, a session with the program. The tmux server is up already.
+const byHand = `#!/bin/sh
+set -eu
+git -C "$1" worktree add --quiet --no-track -b "floor/$2" "$3" main
+git -C "$3" status >/dev/null
+tmux -S "$4" new-session -d -x 200 -y 50 -s "$2" -c "$3" "$5"
+`
+
+// dispatch compares the time from the ticket's write to the agent's first instruction with the script's.
+func dispatch(ctx context.Context, name string, files, rounds int, budget float64) (_ []result, err error) {
+	w, err := newWorld(ctx, files, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	socket := filepath.Join(w.env.Home, "tmux")
+	if _, err := w.run(ctx, "tmux", "-S", socket, "new-session", "-d", "-s", "mine", "sleep 3600"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		_, killErr := w.run(context.WithoutCancel(ctx), "tmux", "-S", socket, "kill-server")
+		err = errors.Join(err, killErr)
+	}()
+	var runs, floor sample
+	for i := range rounds + 1 {
+		byScript, err := w.floor(ctx, socket, i)
+		if err != nil {
+			return nil, err
+		}
+		byGaia, err := w.dispatch(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 { // the first one warms the caches
+			runs, floor = append(runs, byGaia), append(floor, byScript)
+		}
+	}
+	return []result{times(name, runs, floor, budget)}, nil
+}
+
+// settle is how long the machine is left alone before a time is taken, so that the end of the one before is over.
+const settle = 300 * time.Millisecond
+
+func (w *world) floor(ctx context.Context, socket string, i int) (time.Duration, error) {
+	script := filepath.Join(w.env.Home, "floor.sh")
+	if err := os.WriteFile(script, []byte(byHand), 0o755); err != nil {
+		return 0, fmt.Errorf("write the floor's script: %w", err)
+	}
+	tree, name := filepath.Join(w.env.Home, "floor", fmt.Sprint(i)), fmt.Sprintf("n%d", i)
+	if err := os.MkdirAll(filepath.Dir(tree), 0o755); err != nil {
+		return 0, fmt.Errorf("make a folder: %w", err)
+	}
+	time.Sleep(settle)
+	begun := time.Now()
+	if _, err := w.run(ctx, script, w.checkout, name, tree, socket, w.program()); err != nil {
+		return 0, err
+	}
+	if err := w.first(ctx); err != nil {
+		return 0, err
+	}
+	took := time.Since(begun)
+	if _, err := w.run(ctx, "tmux", "-S", socket, "kill-session", "-t", "="+name); err != nil {
+		return 0, err
+	}
+	_, err := w.run(ctx, "git", "worktree", "remove", "--force", tree)
+	return took, err
+}
+
+func (w *world) dispatch(ctx context.Context) (time.Duration, error) {
+	time.Sleep(settle)
+	t, err := w.ticket(ctx)
+	if err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	if err := w.first(ctx); err != nil {
+		return 0, err
+	}
+	took := time.Since(begun)
+	if err := w.cancel(ctx, t.ID); err != nil {
+		return 0, err
+	}
+	trees, err := w.run(ctx, "git", "worktree", "list", "--porcelain")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(trees) {
+		if tree, ok := strings.CutPrefix(strings.TrimSpace(line), "worktree "); ok && filepath.Base(tree) == t.Identifier {
+			_, err = w.run(ctx, "git", "worktree", "remove", "--force", tree)
+		}
+	}
+	return took, err
+}
