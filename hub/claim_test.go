@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"gaia/domain"
+	"gaia/hub/store"
 )
 
 // Fifty claimers on one ticket: one winner, each time.
@@ -62,6 +63,11 @@ func TestALostAnswerToAClaim(t *testing.T) {
 		require.Equal(t, "SHOP-1", a.Ticket.Identifier)
 		require.Equal(t, q.Run, a.Run.ID)
 	}
+	require.NoError(t, b.disk.View(b.ctx, func(tx store.Tx) error {
+		_, err := tx.Answer(b.shop.call.Principal.String(), "k", time.Time{})
+		require.ErrorIs(t, err, domain.ErrNotFound, "the run id is enough: the whole ticket is not kept once more")
+		return nil
+	}))
 	thief := b.conductor("ada.lap.shop")
 	_, err := b.hub.Claim(b.ctx, thief.call, q)
 	require.ErrorIs(t, err, domain.ErrConflict)

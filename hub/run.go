@@ -28,6 +28,9 @@ func (h *Hub) Claim(ctx context.Context, c Call, q domain.ClaimRequest) (*domain
 	if idle, err := h.idle(ctx, c, q); err != nil || idle {
 		return nil, err
 	}
+	// The run id makes a claim repeatable. Its answer holds the whole ticket with every comment: to keep that for a day
+	// would only make the store grow, and a repeat is better told how the run stands now.
+	c.Key = ""
 	return write(ctx, h, c, auth.Lease, func(t *tx) (*domain.Assignment, error) {
 		con, err := t.Conductor(c.Conductor)
 		if err != nil {
