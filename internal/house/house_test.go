@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"hub/api":    {"domain", "hub", "hub/auth", "hub/store", "docs", "internal/log"},
 	"hub/web":    {"domain", "hub", "hub/auth", "hub/store", "internal/render", "internal/log"},
 	// The process around the hub: its settings, sockets and journal.
-	"hub/server": {"domain", "hub", "hub/api", "hub/auth", "hub/events", "hub/store", "hub/web", "registry", "units", "docs", "internal/clock", "internal/log", "internal/version"},
+	"hub/server": {"domain", "hub", "hub/api", "hub/auth", "hub/events", "hub/store", "hub/web", "registry", "units", "docs", "internal/clock", "internal/log", "internal/sdnotify", "internal/version"},
 
 	// Adapters: they know the domain and what lies on this machine, not the daemon. The client speaks in the types of
 	// the hub's answers.
@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"workspace": {"domain", "internal/durable"},
 	"agent":     {"domain", "registry", "session"},
 	// The main process of a run, which ties a tree's lock, its hooks and a terminal together.
-	"session/host": {"domain", "registry", "session", "tmux", "units", "workspace", "internal/durable", "internal/log"},
+	"session/host": {"domain", "registry", "session", "tmux", "units", "workspace", "internal/durable", "internal/log", "internal/sdnotify"},
 
 	// The conductor decides; what it decides on reaches it through the domain's ports, wired in cmd.
 	"daemon": {"domain", "registry", "session", "units", "agent", "workspace", "internal/clock", "internal/durable", "internal/log", "internal/version"},
@@ -67,9 +67,11 @@ var mayImport = map[string][]string{
 	"internal/render":      {"domain"},
 	"internal/version":     {},
 	"internal/fakes":       {"domain", "internal/clock", "session"},
+	"internal/sdnotify":    {},
 	"internal/usermanager": {},
 	"internal/scriptagent": {},
-	"internal/demo":        {"domain", "remote", "units", "registry", "internal/usermanager", "internal/scriptagent"},
+	"internal/model":       {},
+	"internal/demo":        {"domain", "remote", "units", "registry", "internal/usermanager", "internal/scriptagent", "internal/model"},
 	"internal/bench":       {"domain", "hub/store", "remote", "units", "internal/usermanager"},
 	"internal/hubtest":     {"domain", "hub", "hub/api", "hub/auth", "hub/store", "hub/events", "internal/clock", "remote"},
 	"internal/e2e":         {},
@@ -82,7 +84,7 @@ var mayImport = map[string][]string{
 }
 
 // testSupport is what only tests may import, from wherever they are.
-var testSupport = []string{"internal/usermanager", "internal/fakes", "internal/hubtest", "internal/scriptagent", "hub/store/storetest", "tmux/executortest"}
+var testSupport = []string{"internal/usermanager", "internal/fakes", "internal/hubtest", "internal/scriptagent", "internal/model", "hub/store/storetest", "tmux/executortest"}
 
 // file is one Go file of the module.
 type file struct {
