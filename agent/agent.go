@@ -37,7 +37,40 @@ func New(name string, c registry.AgentConfig) (domain.Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent %s: %w", name, err)
 	}
+	if len(c.Env) > 0 {
+		a = withEnv{a, c.Env}
+	}
 	return a, nil
+}
+
+// withEnv is an agent whose runs have variables of their own, which its profile sees as it sees the others.
+type withEnv struct {
+	domain.Agent
+	env map[string]string
+}
+
+func (a withEnv) over(env map[string]string) map[string]string {
+	all := make(map[string]string, len(env)+len(a.env))
+	maps.Copy(all, env)
+	maps.Copy(all, a.env)
+	return all
+}
+
+// Check implements domain.Agent.
+func (a withEnv) Check(env map[string]string) error { return a.Agent.Check(a.over(env)) }
+
+// Prepare implements domain.Agent.
+func (a withEnv) Prepare(ctx context.Context, r domain.AgentRequest) (domain.AgentCommand, error) {
+	r.Env = a.over(r.Env)
+	cmd, err := a.Agent.Prepare(ctx, r)
+	if err != nil {
+		return domain.AgentCommand{}, err
+	}
+	// What the profile sets is a matter of the run and not of the machine.
+	all := maps.Clone(a.env)
+	maps.Copy(all, cmd.Env)
+	cmd.Env = all
+	return cmd, nil
 }
 
 // Available returns the agents of a machine whose program is found in the environment of a run, and why the others are

@@ -56,6 +56,24 @@ func TestTheProgramIsLookedUpInThePathOfTheRun(t *testing.T) {
 	}
 }
 
+func TestAnAgentHasVariablesOfItsOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	want := program(t, dir, "tool", 0o755)
+	own := map[string]string{"PATH": dir, "TOKEN_FILE": "/x", "GAIA_PROMPT": "/nowhere"}
+	a, err := agent.New(agent.Script, registry.AgentConfig{Program: []string{"tool"}, Env: own})
+	require.NoError(t, err)
+	env := map[string]string{"PATH": "/nowhere", "HOME": "/home/ada"}
+	require.NoError(t, a.Check(env))
+	cmd, err := a.Prepare(t.Context(), domain.AgentRequest{Env: env, PromptFile: "/run/prompt.md"})
+	require.NoError(t, err)
+	require.Equal(t, domain.AgentCommand{
+		Argv: []string{want}, Env: map[string]string{"PATH": dir, "TOKEN_FILE": "/x", "GAIA_PROMPT": "/run/prompt.md"},
+	}, cmd)
+	require.Equal(t, "/nowhere", env["PATH"], "the run's environment is the caller's")
+	require.Equal(t, "/nowhere", own["GAIA_PROMPT"])
+}
+
 func TestAnAgentThatIsNotKnownIsAnError(t *testing.T) {
 	t.Parallel()
 	_, err := agent.New("sh -c", registry.AgentConfig{})

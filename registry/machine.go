@@ -35,6 +35,9 @@ var permissions = oneOf(PermissionsAsk, PermissionsEdits, PermissionsAll)
 //	program = ["claude"]         # a name is looked up in the PATH of a run
 //	permissions = "edits"        # default: that of the checkout
 //
+//	[agents.claude.env]          # for this agent's runs only
+//	CLAUDE_CONFIG_DIR = "/home/ada/.claude-work"
+//
 //	[[route]]                    # the agent with the highest sum over a ticket's labels gets it
 //	agent = "codex"
 //	label = "backend"
@@ -54,14 +57,50 @@ type Machine struct {
 
 // AgentConfig is how a machine runs an agent.
 type AgentConfig struct {
-	Program     []string // empty where the profile knows it
-	Permissions string   // "" is the checkout's
+	Program     []string          // empty where the profile knows it
+	Permissions string            // "" is the checkout's
+	Env         map[string]string // set in the agent's runs, whatever the user manager has under these names
 }
 
 var (
 	agentName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
 	envName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
+
+func checkEnvName(s string) error {
+	if !envName.MatchString(s) {
+		return fmt.Errorf("%q is no name of an environment variable", s)
+	}
+	return nil
+}
+
+// environment reads a table of environment variables. Those of Gaia's own names would mix one run up with another.
+func (t *table) environment(key string) map[string]string {
+	env := t.sub(key)
+	var all map[string]string
+	for _, name := range slices.Sorted(maps.Keys(env.values)) {
+		err := checkEnvName(name)
+		if err == nil && strings.HasPrefix(name, "GAIA_") {
+			err = fmt.Errorf("%s is set by Gaia", name)
+		}
+		if err != nil {
+			env.known = append(env.known, name)
+			env.fail(name, "%w", err)
+			continue
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[name] = env.str(name, "", func(v string) error {
+			if strings.ContainsRune(v, 0) {
+				return errors.New("must not hold a zero byte")
+			}
+			return nil
+		})
+	}
+	env.done()
+	return all
+}
 
 func checkAgentName(s string) error {
 	if !agentName.MatchString(s) {
@@ -113,6 +152,7 @@ func ParseMachine(name string, data []byte) (Machine, error) {
 		c := AgentConfig{
 			Program:     a.strings("program", nil),
 			Permissions: a.str("permissions", "", permissions),
+			Env:         a.environment("env"),
 		}
 		if a.has("program") && (len(c.Program) == 0 || c.Program[0] == "") {
 			a.fail("program", "must name a program")
@@ -137,12 +177,7 @@ func ParseMachine(name string, data []byte) (Machine, error) {
 		m.Routes = append(m.Routes, route)
 	})
 	env := t.sub("env")
-	m.Env.Pass = env.strings("pass", func(s string) error {
-		if !envName.MatchString(s) {
-			return fmt.Errorf("%q is no name of an environment variable", s)
-		}
-		return nil
-	})
+	m.Env.Pass = env.strings("pass", checkEnvName)
 	env.done()
 	t.done()
 	if err := t.doc.finish(); err != nil {
@@ -181,6 +216,12 @@ func (h Home) WriteMachine(m Machine) error {
 		}
 		if a.Permissions != "" {
 			fmt.Fprintf(&b, "permissions = %s\n", quote(a.Permissions))
+		}
+		if len(a.Env) > 0 {
+			fmt.Fprintf(&b, "\n[agents.%s.env]\n", name)
+			for _, variable := range slices.Sorted(maps.Keys(a.Env)) {
+				fmt.Fprintf(&b, "%s = %s\n", variable, quote(a.Env[variable]))
+			}
 		}
 	}
 	for _, r := range m.Routes {

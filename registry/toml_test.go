@@ -22,6 +22,9 @@ default_agent = "claude"
 program = ["claude", "--model", "x"]
 permissions = "ask"
 
+[agents.claude.env]
+CLAUDE_CONFIG_DIR = "/home/ada/.work"
+
 [agents.script]
 program = ["/opt/script"]
 
@@ -47,7 +50,7 @@ func TestMachineIsReadAndWrittenBack(t *testing.T) {
 	want := Machine{
 		UserID: "ada", HostID: "desk", Hub: "https://hub.example", DefaultAgent: "claude",
 		Agents: map[string]AgentConfig{
-			"claude": {Program: []string{"claude", "--model", "x"}, Permissions: "ask"},
+			"claude": {Program: []string{"claude", "--model", "x"}, Permissions: "ask", Env: map[string]string{"CLAUDE_CONFIG_DIR": "/home/ada/.work"}},
 			"script": {Program: []string{"/opt/script"}},
 		},
 		Routes: []domain.Route{{Agent: "script", Label: "ops", Score: 10}, {Agent: "claude", Label: "ui", Score: 1}},
@@ -118,6 +121,9 @@ func TestEveryMistakeIsNamedWithFileLineAndKey(t *testing.T) {
 		"empty program":                 {machine, id + "[agents.claude]\nprogram = []\n", "f:4: agents.claude.program: must name a program"},
 		"mixed list":                    {machine, id + "[env]\npass = [\"A\", 1]\n", "f:4: env.pass: must be a list of strings, but holds a whole number"},
 		"no name of a variable":         {machine, id + "[env]\npass = [\"A=B\"]\n", `f:4: env.pass: "A=B" is no name`},
+		"name of an agent's variable":   {machine, id + "[agents.claude.env]\n\"A=B\" = \"\"\n", `"A=B" is no name`},
+		"a variable of Gaia's":          {machine, id + "[agents.claude.env]\nGAIA_RUN = \"x\"\n", "f:4: agents.claude.env.GAIA_RUN: GAIA_RUN is set by Gaia"},
+		"a variable that is no string":  {machine, id + "[agents.claude.env]\nA = 1\n", "f:4: agents.claude.env.A: must be a string, not a whole number"},
 		"permissions":                   {machine, id + "[agents.claude]\npermissions = \"root\"\n", `f:4: agents.claude.permissions: "root" must be one of ask, edits, all`},
 		"agent name":                    {machine, id + "[agents.\"../x\"]\n", `f:3: agents."../x": agent name`},
 		"hub":                           {machine, id + "hub = \"hub.example\"\n", `f:3: hub: "hub.example" is no hub`},
