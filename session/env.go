@@ -104,6 +104,7 @@ func (f Folder) Variables(s Spec, workflow, push string, t domain.Tree, home str
 	v := map[string]string{
 		"GAIA_HUB": s.Hub, "GAIA_TICKET": s.Identifier, "GAIA_RUN": s.Run, "GAIA_TOKEN_FILE": f.Path(FileToken),
 		"GAIA_PREFIX": s.Prefix, "GAIA_PROMPT": f.Path(FilePrompt), "GAIA_WORKTREE": t.Path,
+		"GAIA_BRANCH": t.Branch, "GAIA_BASE": t.Base,
 		"GAIA_STATE": s.State, "GAIA_WORKFLOW": workflow, "GAIA_ATTEMPT": strconv.Itoa(s.Attempt),
 		"GAIA_PUSH": push,
 	}

@@ -80,9 +80,10 @@ func TestVariablesOfARun(t *testing.T) {
 	want := map[string]string{
 		"GAIA_HUB": "unix:///h", "GAIA_TICKET": "SHOP-7", "GAIA_RUN": "0190", "GAIA_TOKEN_FILE": "/state/runs/0190/token",
 		"GAIA_PREFIX": "gaia", "GAIA_PROMPT": "/state/runs/0190/prompt.md", "GAIA_WORKTREE": "/t", "GAIA_STATE": "coding",
-		"GAIA_WORKFLOW": "gaia_bug", "GAIA_ATTEMPT": "2", "GAIA_PUSH": "never",
+		"GAIA_WORKFLOW": "gaia_bug", "GAIA_ATTEMPT": "2", "GAIA_PUSH": "never", "GAIA_BRANCH": "gaia/SHOP-7", "GAIA_BASE": "1f2e3d",
 	}
-	require.Equal(t, want, f.Variables(spec, "gaia_bug", "never", domain.Tree{Path: "/t"}, ""))
+	tree := domain.Tree{Path: "/t", Branch: "gaia/SHOP-7", Base: "1f2e3d", Head: "a0"}
+	require.Equal(t, want, f.Variables(spec, "gaia_bug", "never", tree, ""))
 	want["GAIA_HOME"] = "/g"
-	require.Equal(t, want, f.Variables(spec, "gaia_bug", "never", domain.Tree{Path: "/t"}, "/g"))
+	require.Equal(t, want, f.Variables(spec, "gaia_bug", "never", tree, "/g"))
 }

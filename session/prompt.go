@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,8 +21,29 @@ import (
 //go:embed rules.md
 var rules string
 
-// maxComments bounds the comments in a prompt, in bytes; the newest are kept, and the agent can read the others.
-const maxComments = 192 << 10
+// Limits of what others have written, in bytes: an agent that has to read for long forgets what it was to do, and many
+// read a file in parts only. What is cut is said to be cut, and `gaia ticket show` has it.
+const (
+	maxWorkflow    = 24 << 10
+	maxDescription = 16 << 10
+	maxComment     = 8 << 10  // one of them
+	maxComments    = 64 << 10 // all of them
+	maxFailure     = 4 << 10
+	maxLine        = 2 << 10
+)
+
+// maxRows is how many links, tickets of one kind and findings are told.
+const maxRows = 50
+
+// kept are the types of comments of which the newest is always told, however many others came later: what a run hands to
+// the next one.
+var kept = []string{"qualification", "spec", "plan", "debug_diagnose", "summary", "acceptance"}
+
+// about says where an agent is, before anything else. It holds for each agent, whatever it was started with.
+const about = `You are a coding agent in a run of Gaia, which hands tickets to agents and gets the results back. This file is all that you
+are told: read it to its end before you do anything, in parts if you must. It lies in ` + "`$GAIA_PROMPT`" + `; read it again whenever
+you are no longer sure of what it says.
+`
 
 // PromptInput is what a prompt is built from.
 type PromptInput struct {
@@ -57,23 +79,22 @@ func Prompt(in PromptInput) ([]byte, error) {
 	a := in.Assignment
 	ticket := ticketText(a)
 	tree := treeText(in.Tree)
-	comments, left := commentsText(a.Comments)
+	comments, shown := commentsText(a.Comments)
 	others := othersText(a)
-	failure := clean(in.LastFailure)
+	failure, _ := cut(strings.TrimSpace(clean(in.LastFailure)), maxFailure)
 	f := fence{marker: marker(in.Nonce, rules, in.Skill.Body, inputsText(in.Skill.Inputs), workflow, ticket, tree, comments, others, failure)}
 
 	var b strings.Builder
 	section := func(title string) { fmt.Fprintf(&b, "\n## %s\n\n", title) }
 	para := func(format string, v ...any) { fmt.Fprintf(&b, format+"\n", v...) }
 
-	para("# Run %d: %s", a.Run.Number, stateName(a.Ticket))
-	section("Rules")
-	b.WriteString(strings.ReplaceAll(strings.TrimSpace(rules), "{{marker}}", f.marker) + "\n")
+	para("# Run %d: %s\n", a.Run.Number, stateName(a.Ticket))
+	b.WriteString(about + "\n")
+	push := "Do not push: nothing leaves this machine unasked."
 	if in.Push == registry.PushAgent {
-		para("- Push the branch before you hand over: `git push -u origin HEAD`. Never force it.")
-	} else {
-		para("- Do not push: nothing leaves this machine unasked.")
+		push = "Push the branch before you hand over: `git push -u origin HEAD`. Never force it, and push nothing else."
 	}
+	b.WriteString(strings.NewReplacer("{{marker}}", f.marker, "{{push}}", push).Replace(strings.TrimSpace(rules)) + "\n")
 
 	section("Your task: " + in.Skill.Name)
 	b.WriteString(clean(in.Skill.Body) + "\n")
@@ -83,25 +104,26 @@ func Prompt(in PromptInput) ([]byte, error) {
 	}
 
 	section("How this repository works (" + registry.WorkflowFile + ")")
-	switch {
+	switch text, whole := cut(strings.TrimSpace(workflow), maxWorkflow); {
 	case in.Workflow == nil:
 		para("The repository has no %s. Find out from its files how it is built and tested, and keep to its ways.", registry.WorkflowFile)
-	case strings.TrimSpace(workflow) == "":
+	case text == "":
 		para("The repository's %s is empty.", registry.WorkflowFile)
+	case !whole:
+		para("%s\n\n(%s goes on: `git show \"$GAIA_BASE\":%[2]s` has all of it. Read the rest, too.)", text, registry.WorkflowFile)
 	default:
-		b.WriteString(strings.TrimSpace(workflow) + "\n")
+		b.WriteString(text + "\n")
 	}
 
 	section("The ticket")
 	b.WriteString(f.put("ticket", ticket))
 	section("Its comments")
-	switch {
-	case comments == "":
+	if comments == "" {
 		para("There are none.")
-	case left > 0:
-		para("The oldest %d are left out here; `gaia ticket show` has them.\n", left)
-		fallthrough
-	default:
+	} else {
+		if left := len(a.Comments) - shown; left > 0 {
+			para("%d of %d are left out here; `gaia ticket show` has them.\n", left, len(a.Comments))
+		}
 		b.WriteString(f.put("comments, oldest first", comments))
 	}
 	if others != "" {
@@ -112,19 +134,39 @@ func Prompt(in PromptInput) ([]byte, error) {
 	section("This attempt")
 	para("This is attempt %d in the state `%s`.", max(1, a.Run.Attempt), word(a.Ticket.State))
 	if failure != "" {
-		para("\nThe attempt before it did not get to its end. This is what is known of it:\n")
+		before := "The run before this one"
+		if a.LastRun != nil {
+			before = fmt.Sprintf("Run %d, the one before this,", a.LastRun.Number)
+		}
+		para("\n%s did not get to its end. This is what is known of it:\n", before)
 		b.WriteString(f.put("last failure", failure))
+		if a.LastRun != nil && lessons[a.LastRun.EndReason] != "" {
+			para("\n%s", lessons[a.LastRun.EndReason])
+		}
 	}
 	section("The worktree")
-	para("You are in a git worktree made for this ticket; its path is in `$GAIA_WORKTREE`.\n")
+	para("You are in a git worktree made for this ticket. Its path is in `$GAIA_WORKTREE`, its branch in `$GAIA_BRANCH`, and the commit\n" +
+		"that it started from in `$GAIA_BASE`.\n")
 	b.WriteString(f.put("worktree", tree))
 	if len(in.Tree.Findings) > 0 {
-		para("\nAn earlier run left what is listed under \"found\". Look at it before you start, and go on from it if it is good.")
+		para("\nWhat is listed under \"found\" was there before you. Look at it with `git status` and `git log` before you change anything, and\n" +
+			"go on from it if it is good.")
 	}
 
-	section("Commands")
-	b.WriteString(commands(a.Ticket))
+	section("The end of this run")
+	b.WriteString(ending(a.Ticket))
 	return []byte(b.String()), nil
+}
+
+// lessons say what to do otherwise after a run that did not get to its end.
+var lessons = map[domain.Reason]string{
+	domain.ReasonAgentExit:   "It never moved the ticket. Whatever you find: the run ends with a move.",
+	domain.ReasonStalled:     "Nothing moved any more, or it asked in the terminal, where nobody answers. Ask by a comment and `human_input`.",
+	domain.ReasonRunTime:     "It ran out of time. Commit step by step, and hand over what is done rather than begin what you cannot finish.",
+	domain.ReasonOutOfMemory: "It used more memory than a run may. Run less at the same time, and heavy checks one by one.",
+	domain.ReasonSessionLost: "It was cut off from outside. What it did may be half done, but need not be wrong.",
+	domain.ReasonMachineLost: "It was cut off from outside. What it did may be half done, but need not be wrong.",
+	domain.ReasonStopped:     "A person stopped it. Look in the newest comments for the reason, and do not simply do the same again.",
 }
 
 // fence puts foreign text between markers.
@@ -163,7 +205,35 @@ func clean(s string) string {
 }
 
 // line is clean for text that must stay on one line.
-func line(s string) string { return strings.Join(strings.Fields(clean(s)), " ") }
+func line(s string) string {
+	s, whole := cut(strings.Join(strings.Fields(clean(s)), " "), maxLine)
+	if !whole {
+		s += " …"
+	}
+	return s
+}
+
+// cut returns the beginning of a text, up to the end of a line if there is one near, and whether that is all of it.
+func cut(s string, limit int) (string, bool) {
+	if len(s) <= limit {
+		return s, true
+	}
+	s = strings.ToValidUTF8(s[:limit], "")
+	if i := strings.LastIndexByte(s, '\n'); i > limit/2 {
+		s = s[:i]
+	}
+	return s, false
+}
+
+// named returns what is the name of a person, a run or a ticket, in quotes where it could be read as more than that.
+func named(s string) string {
+	if s = line(s); plainName.MatchString(s) {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/@#-]*$`)
 
 // word returns a state or workflow name, which is one of Gaia's own unless something is wrong; then it is shown as what
 // it is.
@@ -199,38 +269,69 @@ func ticketText(a domain.Assignment) string {
 	}
 	row("labels", line(strings.Join(t.Labels, ", ")))
 	row("origin", line(string(t.Origin)))
-	for _, l := range t.Links {
+	for i, l := range t.Links {
+		if i == maxRows {
+			row("links left out", strconv.Itoa(len(t.Links)-i))
+			break
+		}
 		row("link", line(l.URI+" "+l.Title))
 	}
-	if d := strings.TrimSpace(clean(t.Description)); d != "" {
-		b.WriteString("description:\n\n" + d + "\n")
-	} else {
+	d := strings.TrimSpace(clean(t.Description))
+	switch text, whole := cut(d, maxDescription); {
+	case d == "":
 		b.WriteString("description: none\n")
+	case !whole:
+		fmt.Fprintf(&b, "description, cut after %d of %d bytes (`gaia ticket show` has all of it):\n\n%s\n", len(text), len(d), text)
+	default:
+		b.WriteString("description:\n\n" + text + "\n")
 	}
 	return b.String()
 }
 
-// commentsText returns the newest comments that fit, oldest first, and how many are left out.
+// commentsText returns the comments that fit, oldest first, and how many they are. The newest of each kept type comes
+// before all others, and these from the newest on.
 func commentsText(comments []domain.Comment) (string, int) {
-	var parts []string
-	size := 0
-	for i := len(comments) - 1; i >= 0; i-- {
-		c := comments[i]
-		text := fmt.Sprintf("%s by %s at %s:\n\n%s\n", line(c.Type), line(c.Author), c.CreatedAt, indent(strings.TrimSpace(clean(c.Body))))
-		if size += len(text); size > maxComments && len(parts) > 0 {
-			return join(parts), i + 1
+	var order []int
+	var have []string
+	for i, c := range slices.Backward(comments) {
+		if slices.Contains(kept, c.Type) && !slices.Contains(have, c.Type) {
+			order, have = append(order, i), append(have, c.Type)
 		}
-		parts = append(parts, text)
 	}
-	return join(parts), 0
+	first := len(order)
+	for i := range slices.Backward(comments) {
+		if !slices.Contains(order[:first], i) {
+			order = append(order, i)
+		}
+	}
+	shown := map[int]string{}
+	size := 0
+	for _, i := range order {
+		text := commentText(comments[i], i, len(comments))
+		if size += len(text); size > maxComments {
+			break
+		}
+		shown[i] = text
+	}
+	var parts []string
+	for _, i := range slices.Sorted(maps.Keys(shown)) {
+		parts = append(parts, shown[i])
+	}
+	return strings.Join(parts, "\n"), len(parts)
 }
 
-func join(newestFirst []string) string {
-	slices.Reverse(newestFirst)
-	return strings.Join(newestFirst, "\n")
+// commentText is one comment below a head of Gaia's own. In the head the type stands last, since whoever wrote the
+// comment chose it; the body is indented, so that nothing in it looks like a head, with another author.
+func commentText(c domain.Comment, i, of int) string {
+	body := strings.TrimSpace(clean(c.Body))
+	text, whole := cut(body, maxComment)
+	note := ""
+	if !whole {
+		note = fmt.Sprintf(", cut after %d of %d bytes (`gaia ticket show` has all of it)", len(text), len(body))
+	}
+	return fmt.Sprintf("comment %d of %d by %s at %s%s, type %s:\n\n%s\n", i+1, of, named(c.Author), c.CreatedAt, note, named(c.Type), indent(text))
 }
 
-// indent keeps a comment from looking like the head of another one, with another author.
 func indent(s string) string {
 	var b strings.Builder
 	for l := range strings.Lines(s) {
@@ -248,8 +349,12 @@ func othersText(a domain.Assignment) string {
 		name    string
 		tickets []domain.Ticket
 	}{{"it waited for", a.Blockers}, {"part of it is", a.Children}} {
-		for _, t := range group.tickets {
-			fmt.Fprintf(&b, "%s: %s (%s) %s\n", group.name, line(t.Identifier), line(t.State), line(t.Title))
+		for i, t := range group.tickets {
+			if i == maxRows {
+				fmt.Fprintf(&b, "%s: %d more, left out here\n", group.name, len(group.tickets)-i)
+				break
+			}
+			fmt.Fprintf(&b, "%s: %s (%s) %s\n", group.name, named(t.Identifier), named(t.State), line(t.Title))
 		}
 	}
 	return b.String()
@@ -258,7 +363,11 @@ func othersText(a domain.Assignment) string {
 func treeText(t domain.Tree) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "path: %s\nbranch: %s\nbase: %s\nhead: %s\n", line(t.Path), line(t.Branch), line(t.Base), line(t.Head))
-	for _, f := range t.Findings {
+	for i, f := range t.Findings {
+		if i == maxRows {
+			fmt.Fprintf(&b, "found: %d more things, left out here\n", len(t.Findings)-i)
+			break
+		}
 		b.WriteString("found: " + line(f) + "\n")
 	}
 	return b.String()
@@ -289,20 +398,13 @@ var meanings = map[string]string{
 	"qualification":        "it was understood wrongly",
 }
 
-// commands lists what an agent may use. Inside a run no command needs the ticket's name.
-func commands(t domain.Ticket) string {
+// ending says how a run ends, and lists every move that is open.
+func ending(t domain.Ticket) string {
 	var b strings.Builder
-	b.WriteString(strings.TrimLeft(`
-- `+"`gaia ticket show`"+` prints the ticket as it is now, with every comment.
-- `+"`gaia ticket comment --type TYPE -F FILE`"+` adds a comment from a file, or from standard input with `+"`-F -`"+`.
-- `+"`gaia ticket edit --title TITLE -F FILE`"+` changes title or description.
-- `+"`gaia ticket label \"$GAIA_TICKET\" LABEL`"+` adds a label.
-- `+"`gaia ticket create TITLE -F FILE`"+` makes a sub-ticket for work that does not belong to this one.
-- `+"`gaia ticket block --by OTHER`"+` lets this ticket wait for one of its sub-tickets.
+	b.WriteString(`The comments that your task asks for are written, what is to be kept is committed, and ` + "`git status`" + ` is clean: what your
+task does not have you commit is removed. Then exactly one of these, alone in its call of the shell:
 
-Your last command is one of these. It ends the run:
-
-`, "\n"))
+`)
 	move := func(workflow, state string) {
 		flag := ""
 		if workflow != "" {
@@ -318,7 +420,7 @@ Your last command is one of these. It ends the run:
 		move("", state)
 	}
 	if t.State != domain.StateQualification {
-		return b.String()
+		return b.String() + afterMove
 	}
 	for _, w := range domain.Workflows() {
 		if w.ID == string(t.Workflow) {
@@ -334,5 +436,14 @@ Your last command is one of these. It ends the run:
 			}
 		}
 	}
-	return b.String()
+	return b.String() + afterMove
 }
+
+// afterMove is what there is to know of the last command.
+const afterMove = `
+- If it refuses, do what its answer says, then try again. ` + "`gaia ticket move --anyway STATE`" + ` goes past its look at the worktree; that
+  is only for changes of an earlier run that your task does not let you touch.
+- Where the hub does not answer, it waits up to 10 minutes. Give it that time; if it was cut short, run the same again. The
+  answer ` + "`stale_run`" + ` then says that the ticket was moved already.
+- After it, stop: call no tool any more, and write nothing.
+`

@@ -1,6 +1,8 @@
 package session_test
 
 import (
+	"cmp"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,10 +39,80 @@ func TestTheBuiltInSkillsOwnEveryClaimableStateOnce(t *testing.T) {
 		s, err := set.For(pair[0], pair[1])
 		require.NoError(t, err)
 		require.Equal(t, name, s.Name)
-		require.Regexp(t, `(?i)move (it|the ticket)`, s.Body, "every skill says how it ends")
 	}
 	_, err = set.For("gaia_feature", "backlog")
 	require.ErrorContains(t, err, "no skill owns the state backlog of gaia_feature")
+}
+
+// TestASkillNamesEveryWayOnAndNoOther: a line `gaia ticket move … # where: why` holds for the workflows and states that its
+// comment begins with, or for all that the skill owns. So read, the lines are exactly what the workflows allow.
+func TestASkillNamesEveryWayOnAndNoOther(t *testing.T) {
+	t.Parallel()
+	set, err := session.Skills(nil)
+	require.NoError(t, err)
+	for _, s := range set.All() {
+		require.LessOrEqual(t, strings.Count(s.Body, "\n")+1, 120, "%s is read each time", s.Name)
+		for _, w := range s.Workflows {
+			for _, state := range s.States {
+				if domain.Claimable(w, state) {
+					require.Equal(t, allowed(w, state), named(t, s, w, state), "%s, %s %s", s.Name, w, state)
+				}
+			}
+		}
+	}
+}
+
+// allowed returns where a ticket may go from a state, as "workflow state".
+func allowed(workflow, state string) []string {
+	var out []string
+	for _, w := range append(domain.Workflows(), domain.Workflow{ID: workflow}) {
+		for _, to := range append(domain.OpenStates(), domain.StateDone, domain.StateCancelled) {
+			if w.ID != workflow && (to == domain.StateHumanInput || to == domain.StateCancelled) {
+				continue // a ticket that is asked about or given up keeps the workflow that it has
+			}
+			if w, to, err := domain.Transition(domain.Ticket{Workflow: domain.Ref(workflow), State: state}, &w.ID, to); err == nil {
+				out = append(out, w+" "+to)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+var moveLine = regexp.MustCompile(`(?m)^gaia ticket move (?:--workflow (\S+) )?(\S+) +# (.+)$`)
+
+// named returns where a skill lets a ticket go, in the same form.
+func named(t *testing.T, s session.Skill, workflow, state string) []string {
+	t.Helper()
+	names := []string{session.UnqualifiedName}
+	for _, w := range domain.Workflows() {
+		names = append(names, w.ID)
+		for _, st := range w.States {
+			names = append(names, st.Name)
+		}
+	}
+	var out []string
+	for _, m := range moveLine.FindAllStringSubmatch(s.Body, -1) {
+		var workflows, states []string
+		if scope, _, ok := strings.Cut(m[3], ": "); ok {
+			words := strings.Split(scope, ", ")
+			if !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(names, w) }) {
+				for _, w := range words {
+					if _, ok := domain.WorkflowByID(w); ok {
+						workflows = append(workflows, w)
+					} else {
+						states = append(states, w)
+					}
+				}
+			}
+		}
+		if len(workflows) > 0 && !slices.Contains(workflows, workflow) || len(states) > 0 && !slices.Contains(states, state) {
+			continue
+		}
+		out = append(out, cmp.Or(m[1], workflow)+" "+m[2])
+	}
+	slices.Sort(out)
+	return out
 }
 
 func TestASkillOfTheRepositoryReplacesOneOfTheSameName(t *testing.T) {
