@@ -19,7 +19,7 @@ func TestOneWinner(t *testing.T) {
 	t.Parallel()
 	rounds := 1000
 	if testing.Short() || raced {
-		rounds = 50
+		rounds = 10
 	}
 	b := newBoard(t)
 	claimers := make([]worker, 50)
@@ -136,6 +136,10 @@ func TestAClaimReadsNoMoreThanItMust(t *testing.T) {
 // most one run per ticket is live, and no run leaves an end state.
 func TestWhyAgreesWithTheClaim(t *testing.T) {
 	t.Parallel()
+	steps, seconds := 40, 90
+	if raced {
+		steps, seconds = 10, 20
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBoard(t)
 		workers := []worker{b.shop, b.conductor("bob.lap.shop")}
@@ -143,7 +147,7 @@ func TestWhyAgreesWithTheClaim(t *testing.T) {
 		var live []*domain.Assignment
 		var tickets []domain.Ticket
 		pick := func() domain.Ticket { return tickets[rapid.IntRange(0, len(tickets)-1).Draw(rt, "ticket")] }
-		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+		for range rapid.IntRange(1, steps).Draw(rt, "steps") {
 			step := rapid.IntRange(0, 9).Draw(rt, "step")
 			if len(tickets) == 0 {
 				step = 0
@@ -180,7 +184,7 @@ func TestWhyAgreesWithTheClaim(t *testing.T) {
 					}
 				}
 			case 6:
-				b.pass(time.Duration(rapid.IntRange(1, 90).Draw(rt, "seconds"))*time.Second, workers...)
+				b.pass(time.Duration(rapid.IntRange(1, seconds).Draw(rt, "seconds"))*time.Second, workers...)
 			case 7:
 				if len(live) > 0 {
 					a := live[rapid.IntRange(0, len(live)-1).Draw(rt, "run")]

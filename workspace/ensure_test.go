@@ -187,11 +187,11 @@ func TestBaseIsTheRemotesDefaultBranch(t *testing.T) {
 		tree, err := ensureOnce(g, "SHOP-1", "run-1")
 		require.NoError(t, err)
 		require.Contains(t, tree.Findings[0], "not done within")
-		require.Less(t, time.Since(begin), 20*time.Second)
+		require.Less(t, time.Since(begin), 60*time.Second)
 		begin = time.Now()
 		_, err = ensureOnce(g, "SHOP-2", "run-2") // the failure is remembered
 		require.NoError(t, err)
-		require.Less(t, time.Since(begin), 20*time.Second)
+		require.Less(t, time.Since(begin), 60*time.Second)
 	})
 	t.Run("fetched a moment ago", func(t *testing.T) {
 		t.Parallel()
@@ -906,7 +906,7 @@ func TestDeadlineEndsGitAndItsChildren(t *testing.T) {
 	c := call{dir: f.checkout, limit: 200 * time.Millisecond, config: []string{"alias.hang=!sleep 4711.5 & wait"}}
 	_, err := c.run(ctx, "hang")
 	require.ErrorContains(t, err, "not done within")
-	require.Less(t, time.Since(begin), 10*time.Second)
+	require.Less(t, time.Since(begin), 60*time.Second)
 	var g *gitError
 	require.True(t, errors.As(err, &g))
 	require.Eventually(t, func() bool {

@@ -75,7 +75,7 @@ func TestCompletionOfAHubThatHangs(t *testing.T) {
 	defer l.Close()
 	begun := time.Now()
 	require.Empty(t, w.with("GAIA_HUB", "http://"+l.Addr().String()).words("ticket", "show", ""))
-	require.Less(t, time.Since(begun), 3*completionTime)
+	require.Less(t, time.Since(begun), 15*completionTime)
 	require.Empty(t, w.with("GAIA_HUB", "unix://"+filepath.Join(t.TempDir(), "none")).words("ticket", "show", ""))
 }
 

