@@ -2,6 +2,7 @@
 # agents.sh: installs the coding agents that the tests and the demo drive, in the versions of agents/package-lock.json,
 # and prints the folder of their programs. They go into a cache outside the tree, once for each lock file; where they are
 # there already nothing is done. Their install scripts are not run, and the registry is the one that npm is set up for.
+# Exit status 69: something is to be installed, and npm is missing.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/agents
 
@@ -11,7 +12,7 @@ id=$(cat "$here/package.json" "$here/package-lock.json" | sha256sum)
 dir=$cache/${id:0:16}
 
 if [[ ! -d $dir ]]; then
-  type -P npm >/dev/null || { echo "agents: npm is missing, which installs the coding agents: sudo apt-get install npm" >&2; exit 1; }
+  type -P npm >/dev/null || { echo "agents: npm is missing, which installs the coding agents: sudo apt-get install npm" >&2; exit 69; }
   umask 022
   mkdir -p "$cache"
   exec 9>"$cache/lock"

@@ -18,11 +18,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gaia/domain"
+	"gaia/internal/codingagent"
 	"gaia/internal/usermanager"
 	"gaia/units"
 )
 
-func TestMain(m *testing.M) { usermanager.Main(m) }
+func TestMain(m *testing.M) {
+	codingagent.Install()
+	usermanager.Main(m)
+}
 
 // patience is how long a test waits for what must come. It is far more than an idle machine needs.
 const patience = 90 * time.Second
@@ -42,6 +46,8 @@ type setting struct {
 	conductor string // lines put in front of conductor.toml's first table
 	tables    string // lines put behind conductor.toml
 	instance  string // default shop
+	agent     string // the agent of machine.toml, default script
+	machine   string // its table there
 	repo      func(*world)
 }
 
@@ -101,13 +107,16 @@ func prepareIn(t *testing.T, env usermanager.Env, agent string, s setting) *worl
 	}
 	w.mkdir(env.GaiaHome, 0o700)
 	w.setAgent(agent)
-	w.write(filepath.Join(env.GaiaHome, "machine.toml"), fmt.Sprintf(
-		"user_id = \"ada\"\nhost_id = \"desk\"\ndefault_agent = \"script\"\n\n[agents.script]\nprogram = [%q]\n", w.agentFile()), 0o600)
+	if s.agent == "" {
+		s.agent, s.machine = "script", fmt.Sprintf("[agents.script]\nprogram = [%q]\n", w.agentFile())
+	}
+	w.write(filepath.Join(env.GaiaHome, "machine.toml"),
+		fmt.Sprintf("user_id = \"ada\"\nhost_id = \"desk\"\ndefault_agent = %q\n\n%s", s.agent, s.machine), 0o600)
 	if s.hub == "" {
 		s.hub = slowHub
 	}
 	w.write(filepath.Join(env.GaiaHome, "hub.toml"), s.hub, 0o600)
-	w.gaia("init", "--yes", "--key", "SHOP", "--slug", "shop", "--instance", w.instance, "--agent", "script")
+	w.gaia("init", "--yes", "--key", "SHOP", "--slug", "shop", "--instance", w.instance, "--agent", s.agent)
 	w.configure(s.conductor, s.tables)
 	return w
 }

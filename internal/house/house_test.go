@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 	"session":   {"domain", "registry", "internal/durable"},
 	"tmux":      {"domain", "session", "units"},
 	"workspace": {"domain", "internal/durable"},
-	"agent":     {"domain", "registry", "session"},
+	"agent":     {"domain", "registry", "session", "internal/durable"},
 	// The main process of a run, which ties a tree's lock, its hooks and a terminal together.
 	"session/host": {"domain", "registry", "session", "tmux", "units", "workspace", "internal/durable", "internal/log", "internal/sdnotify"},
 
@@ -71,7 +71,8 @@ var mayImport = map[string][]string{
 	"internal/usermanager": {},
 	"internal/scriptagent": {},
 	"internal/model":       {},
-	"internal/demo":        {"domain", "remote", "units", "registry", "internal/usermanager", "internal/scriptagent", "internal/model"},
+	"internal/codingagent": {},
+	"internal/demo":        {"domain", "remote", "units", "registry", "internal/usermanager", "internal/scriptagent", "internal/model", "internal/codingagent"},
 	"internal/bench":       {"domain", "hub/store", "remote", "units", "internal/usermanager"},
 	"internal/hubtest":     {"domain", "hub", "hub/api", "hub/auth", "hub/store", "hub/events", "internal/clock", "remote"},
 	"internal/e2e":         {},
@@ -84,7 +85,7 @@ var mayImport = map[string][]string{
 }
 
 // testSupport is what only tests may import, from wherever they are.
-var testSupport = []string{"internal/usermanager", "internal/fakes", "internal/hubtest", "internal/scriptagent", "internal/model", "hub/store/storetest", "tmux/executortest"}
+var testSupport = []string{"internal/usermanager", "internal/fakes", "internal/hubtest", "internal/scriptagent", "internal/model", "internal/codingagent", "hub/store/storetest", "tmux/executortest"}
 
 // file is one Go file of the module.
 type file struct {
