@@ -97,6 +97,9 @@ type run struct {
 	tried  string // the kind of work that tries counts for
 	tries  int    // its failed attempts; the hub's absence and an interruption are none
 	kept   bool
+
+	asked   bool          // the profile of its silent agent, at least once
+	askedAt time.Duration // Mono, when last
 }
 
 // Status is what people are shown.
@@ -317,8 +320,21 @@ func (d *Conductor) watchStep(ctx context.Context) {
 // followSessions wakes the loop when a session may have changed.
 func (d *Conductor) followSessions(ctx context.Context) {
 	d.follow(ctx, "units", func() error {
-		return d.cfg.Executor.Watch(ctx, func(string) { d.Wake() })
+		return d.cfg.Executor.Watch(ctx, func(run string) {
+			if !d.dispatching(run) {
+				d.Wake()
+			}
+		})
 	})
+}
+
+// dispatching reports whether a run is being started by a worker of ours. It hears itself how that goes and wakes the loop at
+// its end; a tick in between would only take the machine's time from it.
+func (d *Conductor) dispatching(run string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.runs[run]
+	return r != nil && r.work == workDispatch
 }
 
 // followEvents wakes the loop when the hub's log tells of something that others did, and when the stream has come up:

@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
+	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,6 +16,8 @@ import (
 	"gaia/domain"
 	"gaia/internal/render"
 	"gaia/remote"
+	"gaia/session"
+	"gaia/tmux"
 )
 
 func (a *app) attachCommand() *cobra.Command {
@@ -28,6 +33,11 @@ from inside tmux. Without a ticket it asks which of the live runs you mean.`,
 		ValidArgsFunction: a.completeFirst(a.liveTicketNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			if len(args) == 1 {
+				if server, ok := a.sessionHere(args[0]); ok {
+					return a.become(server, readonly)
+				}
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
@@ -46,6 +56,39 @@ from inside tmux. Without a ticket it asks which of the live runs you mean.`,
 	}
 	cmd.Flags().BoolVarP(&readonly, "read-only", "r", false, "watch only")
 	return cmd
+}
+
+// sessionHere returns the session of a ticket that is up on this machine: the run folders know it, so that nobody waits for a
+// hub to attach, or needs one.
+func (a *app) sessionHere(identifier string) (tmux.Server, bool) {
+	h, err := a.home()
+	if err != nil || h.NeedRuntime() != nil {
+		return tmux.Server{}, false
+	}
+	hub, err := a.address()
+	if err != nil {
+		return tmux.Server{}, false
+	}
+	folders, err := session.Folders(h.RunsDir())
+	if err != nil {
+		return tmux.Server{}, false
+	}
+	for _, f := range slices.Backward(folders) { // the newest run first
+		socket := h.RunSocket(f.Run())
+		if _, err := os.Lstat(socket); err != nil {
+			continue
+		}
+		if spec, err := f.Load(); err != nil || spec.Identifier != identifier || spec.Hub != hub {
+			continue
+		}
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			return tmux.Server{}, false // its server has died: what became of the run is the hub's to say
+		}
+		conn.Close()
+		return tmux.Server{Socket: socket}, true
+	}
+	return tmux.Server{}, false
 }
 
 // liveRun returns a ticket's live run or, where that has ended, the last one: its session may still be there.
@@ -101,7 +144,7 @@ func (a *app) pickRun(ctx context.Context, c *remote.Client) (domain.Run, error)
 	return here[i-1], nil
 }
 
-// attach replaces this process with tmux.
+// attach shows a run's session, or says why it cannot.
 func (a *app) attach(ctx context.Context, c *remote.Client, r domain.Run, readonly bool) error {
 	server, err := a.server(r)
 	if err != nil {
@@ -113,6 +156,11 @@ func (a *app) attach(ctx context.Context, c *remote.Client, r domain.Run, readon
 		}
 		return err
 	}
+	return a.become(server, readonly)
+}
+
+// become replaces this process with tmux.
+func (a *app) become(server tmux.Server, readonly bool) error {
 	argv := server.AttachArgs(readonly)
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
