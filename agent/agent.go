@@ -21,6 +21,7 @@ import (
 
 // profiles makes an agent of each kind that Gaia knows.
 var profiles = map[string]func(registry.AgentConfig) (domain.Agent, error){
+	Claude: newClaude,
 	Script: newScript,
 }
 

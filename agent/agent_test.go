@@ -77,7 +77,7 @@ func TestAnAgentHasVariablesOfItsOwn(t *testing.T) {
 func TestAnAgentThatIsNotKnownIsAnError(t *testing.T) {
 	t.Parallel()
 	_, err := agent.New("sh -c", registry.AgentConfig{})
-	require.EqualError(t, err, `there is no agent "sh -c"; there are script`)
+	require.EqualError(t, err, `there is no agent "sh -c"; there are claude, script`)
 	_, err = agent.New(agent.Script, registry.AgentConfig{})
 	require.ErrorContains(t, err, "[agents.script] program")
 }

@@ -10,7 +10,8 @@ const (
 	actDispatch        // begin or go on with what leads to a running agent
 	actStarted         // tell the hub that the agent runs
 	actReport          // tell the hub that the run has failed
-	actStall           // the agent waits for an answer that nobody gives: fail the run unless somebody is attached
+	actStall           // the agent does nothing more, or waits for an answer that nobody gives: fail the run unless somebody is attached
+	actQuestion        // the agent has told nothing since its start: ask its profile what it waits for
 	actFinalise        // stop what is left, look at the tree, close the run at the hub
 	actClose           // the hub is done with the run: clean up here
 	actDiscard         // a reservation whose claim came to nothing
@@ -44,7 +45,8 @@ type view struct {
 	waits     bool // an earlier run of the ticket is to be closed first
 	graceOver bool // the time to end its turn after the state write is over
 	idle      bool // the agent has ended its turn
-	stalled   bool // the agent has waited too long for a person
+	stalled   bool // the agent has waited too long for a person, or says itself that it does nothing more
+	mute      bool // the agent has told nothing for long, and its profile was not asked lately
 }
 
 // decide is the whole policy of reconciliation.
@@ -100,6 +102,8 @@ func decideLive(v view) action {
 		return actStall
 	case v.session == domain.SessionAlive && claimed:
 		return actStarted
+	case v.session == domain.SessionAlive && v.mute:
+		return actQuestion
 	case v.session == domain.SessionAlive:
 		return actNothing
 	}

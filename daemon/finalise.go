@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"gaia/domain"
 	"gaia/internal/log"
@@ -87,17 +89,58 @@ func (d *Conductor) judgeLost(folder session.Folder) (domain.Failure, error) {
 	return domain.Failure{Reason: reason, Note: note}, nil
 }
 
-// stall ends a run whose agent waits for an answer that nobody gives, unless a person is attached to it right now.
+// stall ends a run whose agent does nothing more by itself, or waits for an answer that nobody gives, unless a person is
+// attached to it right now.
 func (d *Conductor) stall(ctx context.Context, r *run) error {
 	attached, err := d.cfg.Machine.Attached(ctx, r.spec.Socket)
 	if err != nil || attached {
 		return err // unknown is no reason to end anything
 	}
-	verdict := domain.Failure{Reason: domain.ReasonStalled, Note: "the agent waited for an answer, and nobody was attached (gaia attach)"}
+	verdict, ok := halted(r.folder)
+	if !ok {
+		verdict = domain.Failure{Reason: domain.ReasonStalled, Note: "the agent waited for an answer, and nobody was attached (gaia attach)"}
+	}
 	if err := d.condemn(ctx, r, verdict); err != nil {
 		return err
 	}
 	return d.sendFail(ctx, r, verdict)
+}
+
+// question asks the profile of an agent that has told nothing yet whether it waits for an answer that it never gets.
+func (d *Conductor) question(ctx context.Context, r *run) error {
+	rep, ok := d.agentReport(ctx, r.folder)
+	if !ok || rep.Reason == "" {
+		return nil
+	}
+	attached, err := d.cfg.Machine.Attached(ctx, r.spec.Socket)
+	if err != nil || attached {
+		return err
+	}
+	verdict := domain.Failure{Reason: rep.Reason, Note: rep.Note, Until: rep.Until}
+	if err := d.condemn(ctx, r, verdict); err != nil {
+		return err
+	}
+	return d.sendFail(ctx, r, verdict)
+}
+
+// halts is the closed list of why an agent may say that it does nothing more: the file is written from inside the run, so
+// it may hold anything.
+var halts = []domain.Reason{
+	domain.ReasonStalled, domain.ReasonLimited, domain.ReasonLoginMissing, domain.ReasonTrustPrompt, domain.ReasonAgentSandbox,
+}
+
+const maxHaltNote = 1000 // bytes
+
+// halted reads whether the agent does nothing more by itself, and why.
+func halted(f session.Folder) (domain.Failure, bool) {
+	h, err := f.Halt()
+	if err != nil || !slices.Contains(halts, h.Reason) {
+		return domain.Failure{}, false
+	}
+	if len(h.Note) > maxHaltNote {
+		h.Note = h.Note[:maxHaltNote]
+	}
+	return domain.Failure{Reason: h.Reason, Note: strings.ToValidUTF8(h.Note, "?"), Until: h.Until}, true
 }
 
 func (d *Conductor) sendFail(ctx context.Context, r *run, verdict domain.Failure) error {

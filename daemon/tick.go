@@ -437,6 +437,10 @@ func (d *Conductor) reconcile() {
 	}
 }
 
+// mute is how long an agent that tells what it does may say nothing after its start, before its profile is asked why, and how
+// long until it is asked again.
+const mute = time.Minute
+
 // view reads what is known of one run.
 func (d *Conductor) view(r *run, boot string) view {
 	d.mu.Lock()
@@ -470,10 +474,20 @@ func (d *Conductor) view(r *run, boot string) view {
 	v.record = has(err)
 	_, err = readFile[domain.Failure](folder, fileVerdict)
 	v.verdict = has(err)
-	if a, err := folder.Activity(); err == nil {
+	a, err := folder.Activity()
+	if err == nil {
 		// Only an idleness that began after the state write is the end of the turn in which it was made.
 		v.idle = a.Status == domain.ActivityIdle && !a.Since.Before(v.fate.EndedAt.Time)
-		v.stalled = a.Status == domain.ActivityBlocked && !a.Since.IsZero() && d.cfg.Clock.Now().Sub(a.Since.Time) >= blocked
+		waits := a.Status == domain.ActivityBlocked || a.Status == domain.ActivityIdle
+		v.stalled = waits && !a.Since.IsZero() && d.cfg.Clock.Now().Sub(a.Since.Time) >= blocked
+	}
+	if _, ok := halted(folder); ok {
+		v.stalled = true
+	}
+	if errors.Is(err, domain.ErrNotFound) && !started.At.IsZero() && d.cfg.Clock.Now().Sub(started.At.Time) >= mute {
+		d.mu.Lock()
+		v.mute = !r.asked || d.cfg.Clock.Mono()-r.askedAt >= mute
+		d.mu.Unlock()
 	}
 	return v
 }
@@ -488,6 +502,11 @@ func (d *Conductor) act(r *run, a action) {
 		d.work(r, "report", reportDeadline+stopDeadline, d.reportEnd)
 	case actStall:
 		d.work(r, "stall", reportDeadline+stopDeadline, d.stall)
+	case actQuestion:
+		d.mu.Lock()
+		r.asked, r.askedAt = true, d.cfg.Clock.Mono()
+		d.mu.Unlock()
+		d.work(r, "question", reportDeadline+stopDeadline, d.question)
 	case actFinalise:
 		d.work(r, "finalise", stopDeadline+2*reportDeadline, d.finalise)
 	case actClose:

@@ -246,7 +246,7 @@ func TestRunFolder(t *testing.T) {
 	t.Parallel()
 	p := pageNamed(t, "gaia-session(8)")
 	want := []string{"hook-NAME.log"}
-	for _, f := range []string{"../session/folder.go", "../daemon/files.go", "../session/host/host.go"} {
+	for _, f := range []string{"../session/folder.go", "../daemon/files.go", "../session/host/host.go", "../agent/claude.go"} {
 		source, err := os.ReadFile(f)
 		require.NoError(t, err)
 		found := regexp.MustCompile(`(?m)^\s+[fF]ile[A-Z]\w+\s+= "([a-z.-]+)"`).FindAllStringSubmatch(string(source), -1)

@@ -29,6 +29,8 @@ const (
 	FileActivity = "activity.json" // domain.Activity, written by the agent's status hooks
 	FileReported = "reported"      // the hub knows how the run ended
 	FileStopping = "stopping"      // conductor or person has asked for the run's end
+	FileReminded = "reminded"      // the agent ended its turn without a state write and was told so
+	FileHalt     = "halt.json"     // domain.Failure; the agent will do nothing more by itself, written by its status hooks
 )
 
 // maxFile bounds what is read from a run folder: the agent can write there, and a conductor must not be felled by it.
@@ -257,6 +259,29 @@ func (f Folder) MarkStopping() error { return durable.Replace(f.Path(FileStoppin
 
 // Stopping reports whether the run's end was asked for.
 func (f Folder) Stopping() (bool, error) { return f.exists(FileStopping) }
+
+// MarkReminded says that the agent ended its turn without a state write, and was told so.
+func (f Folder) MarkReminded() error { return durable.Replace(f.Path(FileReminded), nil, 0o600) }
+
+// Reminded reports whether the agent was told so.
+func (f Folder) Reminded() (bool, error) { return f.exists(FileReminded) }
+
+// WriteHalt says that the agent will do nothing more by itself, and why the run has failed then.
+func (f Folder) WriteHalt(why domain.Failure) error { return write(f, FileHalt, why) }
+
+// Halt reads what WriteHalt wrote. domain.ErrNotFound: the agent goes on. It was written inside the run, so it may hold
+// anything.
+func (f Folder) Halt() (domain.Failure, error) { return read[domain.Failure](f, FileHalt) }
+
+// ClearTurn forgets what was held against the agent's last turn: a new one begins.
+func (f Folder) ClearTurn() error {
+	for _, name := range []string{FileReminded, FileHalt} {
+		if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("beginning a new turn: %w", err)
+		}
+	}
+	return nil
+}
 
 // MarkReported says that the hub knows how the run ended.
 func (f Folder) MarkReported() error { return durable.Replace(f.Path(FileReported), nil, 0o600) }

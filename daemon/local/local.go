@@ -221,7 +221,7 @@ func (m *machineOf) Agents(ctx context.Context) (daemon.Agents, error) {
 	if err != nil {
 		return daemon.Agents{}, err
 	}
-	env, err := m.environment(ctx, conf, nil)
+	env, err := m.environment(ctx, conf, "", nil)
 	if err != nil {
 		return daemon.Agents{}, err
 	}
@@ -231,21 +231,21 @@ func (m *machineOf) Agents(ctx context.Context) (daemon.Agents, error) {
 }
 
 // Environment implements daemon.Machine.
-func (m *machineOf) Environment(ctx context.Context, _ string, gaia map[string]string) (map[string]string, error) {
+func (m *machineOf) Environment(ctx context.Context, name string, gaia map[string]string) (map[string]string, error) {
 	conf, err := m.home.Machine()
 	if err != nil {
 		return nil, err
 	}
-	return m.environment(ctx, conf, gaia)
+	return m.environment(ctx, conf, name, gaia)
 }
 
-func (m *machineOf) environment(ctx context.Context, conf registry.Machine, gaia map[string]string) (map[string]string, error) {
+func (m *machineOf) environment(ctx context.Context, conf registry.Machine, name string, gaia map[string]string) (map[string]string, error) {
 	env, err := m.manager.Environment(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the user manager's environment: %w", err)
 	}
 	return session.Environment(session.EnvInput{
-		Manager: env, Path: m.entry.Path, Bin: m.bin, Pass: conf.Env.Pass, Gaia: gaia,
+		Manager: env, Path: m.entry.Path, Bin: m.bin, Pass: conf.Env.Pass, Profile: agent.EnvNames(name), Gaia: gaia,
 	}), nil
 }
 
