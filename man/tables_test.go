@@ -85,6 +85,20 @@ func TestSkills(t *testing.T) {
 		want = append(want, []string{s.Name, strings.Join(workflows, ", "), strings.Join(s.States, ", ")})
 	}
 	require.Equal(t, want, tables(part)[0])
+	var leaves [][]string
+	for _, s := range set.All() {
+		var types []string
+		for _, m := range regexp.MustCompile("comment of\\s+type `([a-z_]+)`").FindAllStringSubmatch(s.Body, -1) {
+			types = append(types, m[1])
+		}
+		slices.Sort(types)
+		leaves = append(leaves, []string{s.Name, strings.Join(slices.Compact(types), ", ")})
+	}
+	var described [][]string
+	for _, row := range tables(part)[1] {
+		described = append(described, row[:2])
+	}
+	require.Equal(t, leaves, described)
 	require.Len(t, blocks(part), 1)
 	s, err := session.ParseSkill("example", []byte(blocks(part)[0]))
 	require.NoError(t, err)

@@ -344,7 +344,7 @@ func ticketText(w io.Writer, v ticketView, n names, parent string, blockers []st
 	line("created", v.CreatedAt.String())
 	line("updated", v.UpdatedAt.String())
 	if v.Description != "" {
-		fmt.Fprintf(&b, "\n%s\n", render.CleanText(v.Description))
+		fmt.Fprintf(&b, "\n%s\n", indented(v.Description))
 	}
 	for _, r := range v.Runs {
 		fmt.Fprintf(&b, "\nrun %d  %s  %s  %s", r.Number, r.StateAtStart, r.State, cmpOr(string(r.Agent), "-"))
@@ -356,10 +356,23 @@ func ticketText(w io.Writer, v ticketView, n names, parent string, blockers []st
 		b.WriteByte('\n')
 	}
 	for _, m := range v.Comments {
-		fmt.Fprintf(&b, "\n--- %s by %s, %s\n%s\n", render.Clean(m.Type), render.Clean(m.Author), m.CreatedAt, render.CleanText(m.Body))
+		fmt.Fprintf(&b, "\n--- %s, %s: %s\n%s\n", render.Clean(m.Author), m.CreatedAt, render.Clean(m.Type), indented(m.Body))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// indented is a text as it is shown below a line of Gaia's own, which nothing in it can look like: agents go by who wrote
+// a comment.
+func indented(text string) string {
+	var b strings.Builder
+	for l := range strings.Lines(render.CleanText(text)) {
+		if strings.TrimSpace(l) != "" {
+			b.WriteString("  ")
+		}
+		b.WriteString(l)
+	}
+	return b.String()
 }
 
 // patchTicket changes one ticket and prints it.
