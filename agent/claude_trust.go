@@ -276,7 +276,7 @@ func insertJSON(data []byte, all []member, at, end int, value []byte, path []str
 	}
 	made = slices.Concat(key, []byte(": "), made)
 	if len(all) == 0 {
-		return slices.Concat(data[:at+1], made, data[end:]), nil
+		return slices.Concat(data[:end], made, data[end:]), nil
 	}
 	gap := data[at+1 : all[0].begin]
 	last := all[len(all)-1].behind

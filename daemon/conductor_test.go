@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -635,6 +638,85 @@ func TestStalled(t *testing.T) {
 	p.ticks(2)
 	require.Equal(t, domain.ReasonStalled, w.only().EndReason)
 	require.Empty(t, w.hosts.alive())
+}
+
+func TestAnAgentThatDoesNothingMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	w.hub.SetDraining(true)
+	until := domain.At(w.clock.Now().Add(3 * time.Hour))
+	require.NoError(t, w.folder(r.ID).WriteHalt(domain.Failure{Reason: domain.ReasonLimited, Note: "resets later", Until: until, Hold: true}))
+	w.set(func() { w.attached = true })
+	p.ticks(2)
+	require.Equal(t, domain.RunRunning, w.only().State, "somebody is attached")
+	w.set(func() { w.attached = false })
+	p.ticks(2)
+	require.Equal(t, domain.ReasonLimited, w.only().EndReason)
+	require.Equal(t, "resets later", w.only().EndNote)
+	ticket := w.hub.Ticket("SHOP-1")
+	require.Equal(t, until, ticket.RetryAt)
+	require.Nil(t, ticket.Hold, "an agent cannot hold its ticket")
+	require.Empty(t, w.hosts.alive())
+}
+
+// The file is written from inside the run.
+func TestAHaltIsReadWithCare(t *testing.T) {
+	t.Parallel()
+	f := session.Folder(t.TempDir())
+	_, ok := halted(f)
+	require.False(t, ok)
+	for _, r := range domain.Reasons() {
+		require.NoError(t, f.WriteHalt(domain.Failure{Reason: r, Note: strings.Repeat("é", 5000)}))
+		h, ok := halted(f)
+		require.Equal(t, slices.Contains(halts, r), ok, r)
+		if ok {
+			require.LessOrEqual(t, len(h.Note), maxHaltNote+2)
+			require.True(t, utf8.ValidString(h.Note))
+		}
+	}
+	require.NoError(t, os.WriteFile(f.Path(session.FileHalt), []byte("{"), 0o600))
+	_, ok = halted(f)
+	require.False(t, ok)
+}
+
+func TestAnAgentThatTellsNothingIsLookedAt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	w.hub.SetDraining(true)
+	p.ticks(20)
+	require.Equal(t, domain.RunRunning, w.only().State, "its profile knows nothing")
+	w.set(func() {
+		w.report = domain.AgentReport{Reason: domain.ReasonTrustPrompt, Note: "it asks"}
+		w.attached = true
+	})
+	p.ticks(20)
+	require.Equal(t, domain.RunRunning, w.only().State, "somebody is attached")
+	require.NoError(t, w.folder(r.ID).WriteActivity(domain.Activity{Status: domain.ActivityWorking, Since: domain.At(w.clock.Now())}))
+	w.set(func() { w.attached = false })
+	p.ticks(20)
+	require.Equal(t, domain.RunRunning, w.only().State, "it tells what it does")
+	require.NoError(t, os.Remove(w.folder(r.ID).Path(session.FileActivity)))
+	p.ticks(10)
+	require.Equal(t, domain.ReasonTrustPrompt, w.only().EndReason)
+	require.Equal(t, "it asks", w.only().EndNote)
+	require.Empty(t, w.hosts.alive())
+}
+
+func TestATurnThatEndedWithoutAMoveIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	w.hub.SetDraining(true)
+	require.NoError(t, w.folder(r.ID).WriteActivity(domain.Activity{Status: domain.ActivityIdle, Since: domain.At(w.clock.Now())}))
+	p.ticks(50)
+	require.Equal(t, domain.RunRunning, w.only().State)
+	p.ticks(20)
+	require.Equal(t, domain.ReasonStalled, w.only().EndReason)
 }
 
 func TestATreeThatCannotBeSeenCountsAsUnpushed(t *testing.T) {

@@ -28,10 +28,10 @@ func TestNothingIsEndedOrBegunWithoutKnowledge(t *testing.T) {
 			session:   rapid.SampledFrom([]domain.SessionState{domain.SessionAlive, domain.SessionGone, domain.SessionUnknown}).Draw(t, "session"),
 			goneTwice: b("gone twice"), folder: b("folder"), spec: b("spec"), started: b("started"), otherBoot: b("other boot"),
 			tree: b("tree"), record: b("record"), verdict: b("verdict"), old: b("old"),
-			busy: b("busy"), waits: b("waits"), graceOver: b("grace over"), idle: b("idle"), stalled: b("stalled"),
+			busy: b("busy"), waits: b("waits"), graceOver: b("grace over"), idle: b("idle"), stalled: b("stalled"), mute: b("mute"),
 		}
 		a := decide(v)
-		acts := a == actDispatch || a == actStarted || a == actReport || a == actStall || a == actFinalise || a == actClose
+		acts := a == actDispatch || a == actStarted || a == actReport || a == actStall || a == actQuestion || a == actFinalise || a == actClose
 		switch {
 		case v.busy || !v.answered || !v.known:
 			require.False(t, acts, "without the hub's word")

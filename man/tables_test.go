@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"gaia/agent"
 	"gaia/daemon"
 	"gaia/domain"
 	"gaia/internal/log"
@@ -305,4 +306,18 @@ func TestEnvironmentOfRuns(t *testing.T) {
 	}
 	slices.Sort(got)
 	require.Equal(t, slices.Compact(want), got)
+}
+
+// Every profile has its part, and what claude takes over from the user manager is named.
+func TestAgents(t *testing.T) {
+	t.Parallel()
+	p := pageNamed(t, "gaia-agents(7)")
+	for _, name := range agent.Known() {
+		require.NotEmpty(t, p.part(t, 2, strings.ToUpper(name)))
+	}
+	named := regexp.MustCompile(`\b[A-Z]+(?:_[A-Z]+)+\b`).FindAllString(p.part(t, 3, "Environment"), -1)
+	require.ElementsMatch(t, append([]string{"DISABLE_AUTOUPDATER"}, agent.EnvNames(agent.Claude)...), named)
+	for _, row := range tables(p.part(t, 3, "What it tells"))[1] {
+		require.True(t, domain.Reason(row[1]).EndsRun(), row[1])
+	}
 }
