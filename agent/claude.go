@@ -61,7 +61,6 @@ type claudeRun struct {
 	Session string `json:"session"` // id of the program's session
 	Config  string `json:"config"`  // folder of the program's transcripts and login
 	State   string `json:"state"`   // the program's own file of projects and costs
-	Project string `json:"project"` // the worktree, as the program names it
 }
 
 // Prepare implements domain.Agent. The session has the run's id, so that its transcript is found whatever the program calls
@@ -91,7 +90,7 @@ func (c claude) Prepare(ctx context.Context, r domain.AgentRequest) (domain.Agen
 	if err := trustClaude(ctx, state, tree, r.Env["ANTHROPIC_API_KEY"]); err != nil {
 		return domain.AgentCommand{}, err
 	}
-	remember, err := json.MarshalIndent(claudeRun{Session: r.Run.ID, Config: config, State: state, Project: tree}, "", "  ")
+	remember, err := json.MarshalIndent(claudeRun{Session: r.Run.ID, Config: config, State: state}, "", "  ")
 	if err != nil {
 		return domain.AgentCommand{}, fmt.Errorf("writing down the agent's session: %w", err)
 	}

@@ -276,8 +276,8 @@ func (u *claudeUsage) readFile(path string, keep *string) error {
 	return nil
 }
 
-// cost returns what the program reckoned its last session in the worktree to have cost, if that was this one. It writes
-// that when it ends in order.
+// cost returns what the program reckoned this session to have cost, if it was its last one in the repository: it keeps the
+// figures of that one, under the main work tree, and writes them when it ends in order.
 func (r claudeRun) cost() float64 {
 	data, err := durable.Read(r.State, maxClaudeState)
 	if err != nil {
@@ -292,8 +292,10 @@ func (r claudeRun) cost() float64 {
 	if json.Unmarshal(data, &state) != nil {
 		return 0
 	}
-	if p := state.Projects[r.Project]; p.LastSessionID == r.Session && p.LastCost != nil {
-		return max(*p.LastCost, 0)
+	for _, p := range state.Projects {
+		if p.LastSessionID == r.Session && p.LastCost != nil {
+			return max(*p.LastCost, 0)
+		}
 	}
 	return 0
 }
