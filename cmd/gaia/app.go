@@ -84,7 +84,7 @@ func explain(err error) string {
 	case errors.Is(err, domain.ErrUnauthenticated):
 		text += "\nThe hub does not know who calls: gaia doctor says more"
 	case errors.Is(err, domain.ErrStaleRun):
-		text += "\nThe run is over, and nothing of it is written any more: gaia ticket show says how the ticket stands"
+		text += "\nThe run is over, and nothing of it is read or written any more: stop here"
 	case errors.Is(err, domain.ErrStorage):
 		text += "\nThe hub's disk may be full: gaia hub status says more"
 	case errors.Is(err, domain.ErrNotFound):

@@ -191,7 +191,8 @@ func TestInsideARun(t *testing.T) {
 	require.Equal(t, "coding", in.ticket(move[1:]...).State)
 
 	// After it the run is over, and says so.
-	require.Contains(t, in.fails(exitRefused, "ticket", "comment", "late"), "run")
+	require.Regexp(t, `stale_run\nThe run is over, .*: stop here\n$`, in.fails(exitRefused, "ticket", "comment", "late"), "the word that prompts name")
+	require.Contains(t, in.fails(exitRefused, move...), "stale_run")
 	require.NoError(t, os.Remove(token))
 	require.Contains(t, in.fails(exitAuth, "ticket", "show"), "a run's is removed when the run is closed")
 	require.Contains(t, in.with("GAIA_TOKEN_FILE", "").fails(exitUsage, "ticket", "show"), "GAIA_TOKEN_FILE is not")
