@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -100,10 +101,22 @@ func (d *disk) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return d.Store.Update(ctx, fn)
 }
 
+// folder is a place for a database, in memory where that is possible: what survives a power cut is tested elsewhere, and
+// thousands of transactions wait for a disk here.
+func folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "gaia-hub-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
 func newBoard(t testing.TB) *board {
 	t.Helper()
 	b := &board{t: t, ctx: context.Background(), clock: clock.NewFake(time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC))}
-	db, err := sqlite.Open(b.ctx, filepath.Join(t.TempDir(), "hub.db"))
+	db, err := sqlite.Open(b.ctx, filepath.Join(folder(t), "hub.db"))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	b.disk = &disk{Store: db}
