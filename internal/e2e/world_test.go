@@ -42,12 +42,12 @@ type world struct {
 
 // setting changes a world before it is set up.
 type setting struct {
-	hub       string // hub.toml
-	conductor string // lines put in front of conductor.toml's first table
-	tables    string // lines put behind conductor.toml
-	instance  string // default shop
-	agent     string // the agent of machine.toml, default script
-	machine   string // its table there
+	hub       string              // hub.toml
+	conductor string              // lines put in front of conductor.toml's first table
+	tables    string              // lines put behind conductor.toml
+	instance  string              // default shop
+	agent     string              // the agent of machine.toml, default script
+	machine   func(*world) string // its table there
 	repo      func(*world)
 }
 
@@ -108,10 +108,11 @@ func prepareIn(t *testing.T, env usermanager.Env, agent string, s setting) *worl
 	w.mkdir(env.GaiaHome, 0o700)
 	w.setAgent(agent)
 	if s.agent == "" {
-		s.agent, s.machine = "script", fmt.Sprintf("[agents.script]\nprogram = [%q]\n", w.agentFile())
+		s.agent = "script"
+		s.machine = func(w *world) string { return fmt.Sprintf("[agents.script]\nprogram = [%q]\n", w.agentFile()) }
 	}
 	w.write(filepath.Join(env.GaiaHome, "machine.toml"),
-		fmt.Sprintf("user_id = \"ada\"\nhost_id = \"desk\"\ndefault_agent = %q\n\n%s", s.agent, s.machine), 0o600)
+		fmt.Sprintf("user_id = \"ada\"\nhost_id = \"desk\"\ndefault_agent = %q\n\n%s", s.agent, s.machine(w)), 0o600)
 	if s.hub == "" {
 		s.hub = slowHub
 	}
