@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gaia/agent"
 	"gaia/domain"
 	"gaia/internal/render"
 	"gaia/registry"
@@ -213,6 +214,7 @@ func (s setup) check() error {
 		{"user-id", s.user, func(v string) error { return domain.CheckMachinePart("user_id", v) }},
 		{"host-id", s.host, func(v string) error { return domain.CheckMachinePart("host_id", v) }},
 		{"key", s.key, domain.CheckProjectKey}, {"slug", s.slug, domain.CheckSlug}, {"instance", s.instance, domain.CheckSlug},
+		{"agent", s.agent, func(v string) error { _, err := agent.New(v, registry.AgentConfig{Program: []string{v}}); return err }},
 	} {
 		if v.answer == "" {
 			continue
@@ -306,6 +308,9 @@ func (a *app) machine(home registry.Home, s setup) (registry.Machine, error) {
 		return m, err
 	}
 	m.DefaultAgent = s.agent
+	if s.agent != "" && s.agent != agent.Script { // whose program only its user can name
+		m.Agents = map[string]registry.AgentConfig{s.agent: {}}
+	}
 	if err := home.WriteMachine(m); err != nil {
 		return m, fmt.Errorf("write %s: %w", home.MachineFile(), err)
 	}

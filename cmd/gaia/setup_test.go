@@ -97,6 +97,18 @@ func TestInitByFlags(t *testing.T) {
 	require.Equal(t, "Next: gaia conductor enable --now shop\n", w.call("", "init").err)
 }
 
+// TestInitWithAnAgentThatNeedsNoMore writes that the machine has it, since a machine without an agent claims nothing.
+func TestInitWithAnAgentThatNeedsNoMore(t *testing.T) {
+	t.Parallel()
+	w := bare(t, "shop")
+	require.Contains(t, w.fails(exitUsage, "init", "--yes", "--agent", "nobody"), `there is no agent "nobody"; there are claude, script`)
+	require.Zero(t, w.call("", "init", "--yes", "--user-id", "anna", "--host-id", "desk", "--agent", "claude").code)
+	m, err := w.home().Machine()
+	require.NoError(t, err)
+	require.Equal(t, "claude", m.DefaultAgent)
+	require.Contains(t, m.Agents, "claude")
+}
+
 // TestInitWithoutAPerson names every flag that is missing, and writes nothing.
 func TestInitWithoutAPerson(t *testing.T) {
 	t.Parallel()
