@@ -87,7 +87,8 @@ func (c claude) Prepare(ctx context.Context, r domain.AgentRequest) (domain.Agen
 	if err != nil {
 		return domain.AgentCommand{}, err
 	}
-	if err := trustClaude(ctx, state, tree, r.Env["ANTHROPIC_API_KEY"]); err != nil {
+	trusted, err := trustClaude(ctx, state, tree, r.Env["ANTHROPIC_API_KEY"])
+	if err != nil {
 		return domain.AgentCommand{}, err
 	}
 	remember, err := json.MarshalIndent(claudeRun{Session: r.Run.ID, Config: config, State: state}, "", "  ")
@@ -100,9 +101,14 @@ func (c claude) Prepare(ctx context.Context, r domain.AgentRequest) (domain.Agen
 		}
 	}
 	argv := append([]string{program}, c.program[1:]...)
-	argv = append(argv, "--session-id", r.Run.ID, "--settings", folder.Path(fileClaudeSettings), "--permission-mode", mode,
-		// An option before it that takes several values would swallow the sentence.
-		"--", "Read the file "+r.PromptFile+" and do what it says.")
+	argv = append(argv, "--session-id", r.Run.ID, "--settings", folder.Path(fileClaudeSettings), "--permission-mode", mode)
+	if main := mainTree(tree); r.Permissions != registry.PermissionsAll && (main == "" || !claudeTrusts(trusted, main)) {
+		// That the worktree is trusted was Gaia's answer, not that of a person. What the repository would have the program run
+		// or allow counts only where its user has trusted the repository.
+		argv = append(argv, "--setting-sources", "user")
+	}
+	// An option before it that takes several values would swallow the sentence.
+	argv = append(argv, "--", "Read the file "+r.PromptFile+" and do what it says.")
 	return domain.AgentCommand{Argv: argv, Env: map[string]string{
 		// A program that replaces itself in the middle of a run is another one than its user has tried.
 		"DISABLE_AUTOUPDATER": "1",

@@ -67,7 +67,7 @@ func claudeHookCall(ctx context.Context, c HookCall) ([]byte, error) {
 		case e.Notification == "permission_prompt", strings.HasSuffix(e.Notification, "_permission_prompt"), e.Notification == "elicitation_dialog":
 			return nil, c.act(domain.ActivityBlocked)
 		case e.Notification == "idle_prompt" && interrupted(e.Transcript):
-			return nil, c.act(domain.ActivityIdle) // a person has stopped the turn, which no other event tells
+			return nil, c.act(domain.ActivityIdle) // a person has stopped the turn
 		}
 		return nil, nil
 	case "Stop":
@@ -163,7 +163,7 @@ func interrupted(path string) bool {
 	if err != nil {
 		return false
 	}
-	stopped := false
+	last := false
 	for line := range bytes.Lines(data) {
 		var l claudeLine
 		if json.Unmarshal(line, &l) != nil {
@@ -171,12 +171,12 @@ func interrupted(path string) bool {
 		}
 		switch l.Type {
 		case "assistant":
-			stopped = false
+			last = false
 		case "user":
-			stopped = strings.HasPrefix(contentText(l.Message.Content), "[Request interrupted by user")
+			last = strings.HasPrefix(contentText(l.Message.Content), "[Request interrupted by user")
 		}
 	}
-	return stopped
+	return last
 }
 
 // claudeFailure says why a session stands still in which the model answered with an error. kind is the program's own word

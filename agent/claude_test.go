@@ -138,6 +138,36 @@ func TestClaudeTrustsTheWorktreeAndNothingElse(t *testing.T) {
 	require.Equal(t, first, read())
 }
 
+func TestTheRepositoryCountsWhereItsUserTrustsIt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	checkout := filepath.Join(s.home, "work", "shop")
+	git := filepath.Join(checkout, ".git", "worktrees", "SHOP-7")
+	require.NoError(t, os.MkdirAll(git, 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(git, "commondir"), []byte("../..\n"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(s.req.Tree.Path, ".git"), []byte("gitdir: "+git+"\n"), 0o644))
+	real, err := filepath.EvalSymlinks(checkout)
+	require.NoError(t, err)
+	userOnly := func() bool {
+		return strings.Contains(strings.Join(s.prepare(t).Argv, " "), " --setting-sources user -- ")
+	}
+	trust := func(dir string, yes bool) {
+		require.NoError(t, os.WriteFile(s.state(), fmt.Appendf(nil, `{"projects": {%q: {"hasTrustDialogAccepted": %t}}}`, dir, yes), 0o600))
+	}
+	require.True(t, userOnly(), "that Gaia trusts the worktree is no person's word")
+	require.True(t, userOnly(), "nor is it at the second start")
+	trust(real, false)
+	require.True(t, userOnly())
+	trust(real, true)
+	require.False(t, userOnly())
+	trust(filepath.Dir(real), true)
+	require.False(t, userOnly())
+	trust(real+"/sub", true)
+	require.True(t, userOnly())
+	s.req.Permissions = registry.PermissionsAll
+	require.False(t, userOnly(), "a person has allowed everything for this checkout")
+}
+
 func TestTheUsersFileIsKeptAsItIs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -338,7 +368,7 @@ func TestWhyTheModelStopped(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]domain.Reason{
 		"rate-limit.jsonl": domain.ReasonLimited, "credit.jsonl": domain.ReasonLimited, "usage-limit.jsonl": domain.ReasonLimited,
-		"usage-limit-week.jsonl": domain.ReasonLimited,
+		"usage-limit-week.jsonl": domain.ReasonLimited, "key-refused.jsonl": domain.ReasonLoginMissing,
 	} {
 		s := newSite(t)
 		s.prepare(t)
@@ -515,4 +545,33 @@ func TestAHookThatIsNotUnderstood(t *testing.T) {
 	require.ErrorIs(t, err, domain.ErrNotFound)
 	_, err = agent.Hook(t.Context(), agent.Script, agent.HookCall{})
 	require.ErrorContains(t, err, "script")
+}
+
+func TestAnInterruptedTurnIsIdle(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.call(t, []byte(`{"hook_event_name": "UserPromptSubmit"}`), live)
+	idle := func(transcript string) string {
+		in, err := json.Marshal(map[string]string{"hook_event_name": "Notification", "notification_type": "idle_prompt", "transcript_path": transcript})
+		require.NoError(t, err)
+		s.call(t, in, live)
+		a, err := s.folder.Activity()
+		require.NoError(t, err)
+		return a.Status
+	}
+	require.Equal(t, domain.ActivityWorking, idle("testdata/claude/answered.jsonl"), "it may wait for work in the background")
+	require.Equal(t, domain.ActivityWorking, idle("testdata/none"))
+	require.Equal(t, domain.ActivityIdle, idle("testdata/claude/interrupted.jsonl"))
+}
+
+func TestASessionThatAPersonStoppedIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.prepare(t)
+	s.transcript(t, "interrupted.jsonl", claudeSession+".jsonl")
+	require.Empty(t, s.report(t).Reason, "it was just now")
+	path := filepath.Join(s.home, ".claude", "projects", "-home-ada-trees-SHOP-7", claudeSession+".jsonl")
+	old := time.Now().Add(-time.Hour)
+	require.NoError(t, os.Chtimes(path, old, old))
+	require.Equal(t, domain.ReasonStalled, s.report(t).Reason)
 }

@@ -209,6 +209,9 @@ func (c claude) Report(ctx context.Context, folder string) (domain.AgentReport, 
 		rep.Footprint.Cost = r.cost()
 	}
 	verdict := c.why(f, u.failed)
+	if verdict.Reason == "" && main != "" && waits(main, time.Now()) {
+		verdict = domain.Failure{Reason: domain.ReasonStalled, Note: "a person stopped the agent in the middle of its turn, and nobody had it go on"}
+	}
 	rep.Reason, rep.Note, rep.Until = verdict.Reason, verdict.Note, verdict.Until
 	return rep, nil
 }
@@ -302,6 +305,15 @@ func (r claudeRun) cost() float64 {
 
 // silence is how long the program may take, on a machine that does much else, to show that it has its prompt.
 const silence = 5 * time.Minute
+
+// waits reports whether the session has stood still since a person stopped its turn. The program calls no hook for that.
+func waits(transcript string, now time.Time) bool {
+	st, err := os.Stat(transcript)
+	return err == nil && now.Sub(st.ModTime()) > stopped && interrupted(transcript)
+}
+
+// stopped is how long a person may think about what to say next.
+const stopped = 15 * time.Minute
 
 // why tells what only the program's own words can tell: a question before the prompt was taken, or an error of the model
 // with which the session stood still.

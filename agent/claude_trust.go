@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -46,26 +47,26 @@ func claudeState(env map[string]string) (config, state string, err error) {
 }
 
 // trustClaude says in the program's file that its user trusts one folder, and that the API key that the machine's settings
-// pass to runs may be used. The file is the user's: everything else in it stays as it is, byte for byte.
-func trustClaude(ctx context.Context, state, folder, key string) error {
+// pass to runs may be used. The file is the user's: everything else in it stays as it is, byte for byte. It returns the file.
+func trustClaude(ctx context.Context, state, folder, key string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, claudeLockWait)
 	defer cancel()
 	file, err := filepath.EvalSymlinks(state) // a link stays one
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Lstat(state); err == nil {
-			return fmt.Errorf("%s is a link to a file that is not there; mend or remove it", state)
+			return nil, fmt.Errorf("%s is a link to a file that is not there; mend or remove it", state)
 		}
 		file = state
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-			return fmt.Errorf("making the folder of %s: %w", file, err)
+			return nil, fmt.Errorf("making the folder of %s: %w", file, err)
 		}
 	case err != nil:
-		return fmt.Errorf("looking for %s: %w", state, err)
+		return nil, fmt.Errorf("looking for %s: %w", state, err)
 	}
 	unlock, err := lockClaude(ctx, file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer unlock()
 	perm := fs.FileMode(0o600)
@@ -74,22 +75,22 @@ func trustClaude(ctx context.Context, state, folder, key string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		data = []byte("{}\n")
 	case err != nil:
-		return fmt.Errorf("reading the agent's settings: %w", err)
+		return nil, fmt.Errorf("reading the agent's settings: %w", err)
 	default:
 		st, err := os.Stat(file)
 		if err != nil {
-			return fmt.Errorf("reading the agent's settings: %w", err)
+			return nil, fmt.Errorf("reading the agent's settings: %w", err)
 		}
 		perm = st.Mode().Perm()
 	}
 	changed, err := editClaude(data, folder, key)
 	if err != nil {
-		return fmt.Errorf("%s was not changed: %w; start claude in a terminal, it offers to mend it", file, err)
+		return nil, fmt.Errorf("%s was not changed: %w; start claude in a terminal, it offers to mend it", file, err)
 	}
 	if bytes.Equal(changed, data) {
-		return nil
+		return changed, nil
 	}
-	return durable.Replace(file, changed, perm)
+	return changed, durable.Replace(file, changed, perm)
 }
 
 // lockClaude takes the lock that the program itself takes before it writes its file, a folder beside it. Since one that was
@@ -281,4 +282,54 @@ func insertJSON(data []byte, all []member, at, end int, value []byte, path []str
 	gap := data[at+1 : all[0].begin]
 	last := all[len(all)-1].behind
 	return slices.Concat(data[:last], []byte(","), gap, made, data[last:]), nil
+}
+
+// claudeTrusts reports whether the user has told the program to trust a folder or one above it.
+func claudeTrusts(data []byte, folder string) bool {
+	var state struct {
+		Projects map[string]json.RawMessage `json:"projects"`
+	}
+	if json.Unmarshal(data, &state) != nil {
+		return false
+	}
+	for {
+		var p struct {
+			Trusted bool `json:"hasTrustDialogAccepted"`
+		}
+		if raw, ok := state.Projects[folder]; ok && json.Unmarshal(raw, &p) == nil && p.Trusted {
+			return true
+		}
+		up := filepath.Dir(folder)
+		if up == folder {
+			return false
+		}
+		folder = up
+	}
+}
+
+// mainTree returns the main work tree of the repository of a worktree, by the files that git keeps there, or "".
+func mainTree(tree string) string {
+	link, err := durable.Read(filepath.Join(tree, ".git"), maxSmall)
+	if err != nil {
+		return ""
+	}
+	gitDir, ok := strings.CutPrefix(strings.TrimSpace(string(link)), "gitdir: ")
+	if !ok {
+		return ""
+	}
+	if !filepath.IsAbs(gitDir) {
+		gitDir = filepath.Join(tree, gitDir)
+	}
+	common, err := durable.Read(filepath.Join(gitDir, "commondir"), maxSmall)
+	if err != nil {
+		return ""
+	}
+	dir := strings.TrimSpace(string(common))
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(gitDir, dir)
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil || filepath.Base(dir) != ".git" {
+		return ""
+	}
+	return filepath.Dir(dir)
 }

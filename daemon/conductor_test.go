@@ -693,17 +693,33 @@ func TestAnAgentThatTellsNothingIsLookedAt(t *testing.T) {
 		w.report = domain.AgentReport{Reason: domain.ReasonTrustPrompt, Note: "it asks"}
 		w.attached = true
 	})
-	p.ticks(20)
+	p.ticks(45)
 	require.Equal(t, domain.RunRunning, w.only().State, "somebody is attached")
-	require.NoError(t, w.folder(r.ID).WriteActivity(domain.Activity{Status: domain.ActivityWorking, Since: domain.At(w.clock.Now())}))
+	working := func() {
+		require.NoError(t, w.folder(r.ID).WriteActivity(domain.Activity{Status: domain.ActivityWorking, Since: domain.At(w.clock.Now())}))
+	}
+	working()
 	w.set(func() { w.attached = false })
-	p.ticks(20)
+	p.ticks(45)
 	require.Equal(t, domain.RunRunning, w.only().State, "it tells what it does")
-	require.NoError(t, os.Remove(w.folder(r.ID).Path(session.FileActivity)))
-	p.ticks(10)
-	require.Equal(t, domain.ReasonTrustPrompt, w.only().EndReason)
+	working()
+	p.ticks(55)
+	require.Equal(t, domain.RunRunning, w.only().State)
+	p.ticks(20)
+	require.Equal(t, domain.ReasonTrustPrompt, w.only().EndReason, "nothing new for long")
 	require.Equal(t, "it asks", w.only().EndNote)
 	require.Empty(t, w.hosts.alive())
+}
+
+func TestAnAgentThatNeverToldAnythingIsLookedAtSoon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	w.running(p, "SHOP-1")
+	w.hub.SetDraining(true)
+	w.set(func() { w.report = domain.AgentReport{Reason: domain.ReasonTrustPrompt, Note: "it asks"} })
+	p.ticks(6)
+	require.Equal(t, domain.ReasonTrustPrompt, w.only().EndReason)
 }
 
 func TestATurnThatEndedWithoutAMoveIsNotWaitedForForEver(t *testing.T) {

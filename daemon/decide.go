@@ -11,7 +11,7 @@ const (
 	actStarted         // tell the hub that the agent runs
 	actReport          // tell the hub that the run has failed
 	actStall           // the agent does nothing more, or waits for an answer that nobody gives: fail the run unless somebody is attached
-	actQuestion        // the agent has told nothing since its start: ask its profile what it waits for
+	actQuestion        // the agent has told nothing new for long: ask its profile what it waits for
 	actFinalise        // stop what is left, look at the tree, close the run at the hub
 	actClose           // the hub is done with the run: clean up here
 	actDiscard         // a reservation whose claim came to nothing

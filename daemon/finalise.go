@@ -106,7 +106,7 @@ func (d *Conductor) stall(ctx context.Context, r *run) error {
 	return d.sendFail(ctx, r, verdict)
 }
 
-// question asks the profile of an agent that has told nothing yet whether it waits for an answer that it never gets.
+// question asks the profile of an agent that has told nothing new for long whether it waits for what never comes.
 func (d *Conductor) question(ctx context.Context, r *run) error {
 	rep, ok := d.agentReport(ctx, r.folder)
 	if !ok || rep.Reason == "" {

@@ -437,9 +437,10 @@ func (d *Conductor) reconcile() {
 	}
 }
 
-// mute is how long an agent that tells what it does may say nothing after its start, before its profile is asked why, and how
-// long until it is asked again.
-const mute = time.Minute
+const (
+	mute     = time.Minute     // that an agent may say nothing after its start, before its profile is asked why
+	askAgain = 5 * time.Minute // until the profile of a silent agent is asked anew
+)
 
 // view reads what is known of one run.
 func (d *Conductor) view(r *run, boot string) view {
@@ -484,9 +485,14 @@ func (d *Conductor) view(r *run, boot string) view {
 	if _, ok := halted(folder); ok {
 		v.stalled = true
 	}
-	if errors.Is(err, domain.ErrNotFound) && !started.At.IsZero() && d.cfg.Clock.Now().Sub(started.At.Time) >= mute {
+	// Silent since its start, or in one and the same thing for so long that it may have been stopped by a person.
+	since, patience := started.At, mute
+	if err == nil {
+		since, patience = a.Since, max(blocked, mute)
+	}
+	if (err == nil || errors.Is(err, domain.ErrNotFound)) && !since.IsZero() && d.cfg.Clock.Now().Sub(since.Time) >= patience {
 		d.mu.Lock()
-		v.mute = !r.asked || d.cfg.Clock.Mono()-r.askedAt >= mute
+		v.mute = !r.asked || d.cfg.Clock.Mono()-r.askedAt >= max(patience, askAgain)
 		d.mu.Unlock()
 	}
 	return v
