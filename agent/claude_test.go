@@ -369,6 +369,7 @@ func TestWhyTheModelStopped(t *testing.T) {
 	for name, want := range map[string]domain.Reason{
 		"rate-limit.jsonl": domain.ReasonLimited, "credit.jsonl": domain.ReasonLimited, "usage-limit.jsonl": domain.ReasonLimited,
 		"usage-limit-week.jsonl": domain.ReasonLimited, "key-refused.jsonl": domain.ReasonLoginMissing,
+		"overloaded.jsonl": domain.ReasonStalled,
 	} {
 		s := newSite(t)
 		s.prepare(t)
