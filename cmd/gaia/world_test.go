@@ -180,6 +180,7 @@ var (
 	uuidForm  = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 	timeForm  = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`)
 	ageForm   = regexp.MustCompile(`\b\d{1,2}s( *)`)
+	trailing  = regexp.MustCompile(`(?m) +$`)
 	hashForm  = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 	countForm = regexp.MustCompile(`\b\d+ entries`)
 )
@@ -201,6 +202,7 @@ func golden(t *testing.T, name, text string, replace ...string) {
 	text = ageForm.ReplaceAllStringFunc(text, func(age string) string { // keeps a column's width
 		return "0s" + strings.Repeat(" ", max(0, len(age)-2))
 	})
+	text = trailing.ReplaceAllString(text, "") // of an age at the end of its line
 	path := filepath.Join("testdata", name)
 	if *update {
 		require.NoError(t, os.MkdirAll("testdata", 0o755))
