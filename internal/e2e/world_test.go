@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what must come. It is far more than an idle machine needs.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // world is one installation: a hub, a checkout with its conductor, and an agent that is a shell script of the test's.
 type world struct {

@@ -116,10 +116,15 @@ func (e Env) CommandContext(ctx context.Context, name string, args ...string) *e
 	return cmd
 }
 
+// least is how long WaitFor waits at the least: a time-out that is right for an idle machine is no reason to fail on one
+// that runs other tests as well. Waiting longer costs nothing where the condition comes to hold.
+const least = time.Minute
+
 // WaitFor asks for a condition until it holds, and fails the test when it does not within the time-out. The message
 // says what was waited for, as for Logf.
 func (e Env) WaitFor(t testing.TB, cond func() bool, timeout time.Duration, message ...any) {
 	t.Helper()
+	timeout = max(timeout, least)
 	deadline := time.Now().Add(timeout)
 	for !cond() {
 		if time.Now().After(deadline) {
