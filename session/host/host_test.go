@@ -39,7 +39,7 @@ func TestMain(m *testing.M) { usermanager.Main(m) }
 const (
 	instance = "shop-2"
 	secret   = "gaia_run_hunter2hunter2"
-	patience = 30 * time.Second
+	patience = 60 * time.Second
 )
 
 // rig is a conductor's executor over the real user manager, with one worktree.
