@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 
 	"gaia/domain"
@@ -58,12 +59,46 @@ func (c claude) Check(env map[string]string) error {
 
 // claudeRun is what the profile must remember of a run until its report: the run's environment is gone by then.
 type claudeRun struct {
-	Session string `json:"session"` // id of the program's session
-	Config  string `json:"config"`  // folder of the program's transcripts and login
-	State   string `json:"state"`   // the program's own file of projects and costs
+	Sessions []string `json:"sessions"` // ids of the program's sessions: a person who clears one begins another
+	Config   string   `json:"config"`   // folder of the program's transcripts and login
+	State    string   `json:"state"`    // the program's own file of projects and costs
 }
 
-// Prepare implements domain.Agent. The session has the run's id, so that its transcript is found whatever the program calls
+func readClaude(f session.Folder) (claudeRun, error) {
+	var r claudeRun
+	data, err := durable.Read(f.Path(fileClaude), maxSmall)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("reading %s: %w", f.Path(fileClaude), err)
+	}
+	return r, nil
+}
+
+func (r claudeRun) write(f session.Folder) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("writing down the agent's session: %w", err)
+	}
+	return durable.Replace(f.Path(fileClaude), append(data, '\n'), 0o600)
+}
+
+const maxSessions = 100
+
+// begun writes down that the program has begun another session.
+func (r claudeRun) begun(f session.Folder, id string) error {
+	if !sessionID.MatchString(id) || slices.Contains(r.Sessions, id) || len(r.Sessions) >= maxSessions {
+		return nil
+	}
+	r.Sessions = append(r.Sessions, id)
+	return r.write(f)
+}
+
+// sessionID is what a session may be called, since files are named by it.
+var sessionID = regexp.MustCompile(`^[0-9a-fA-F-]{36}$`)
+
+// Prepare implements domain.Agent. The first session has the run's id, so that its transcript is found whatever the program calls
 // the rest.
 func (c claude) Prepare(ctx context.Context, r domain.AgentRequest) (domain.AgentCommand, error) {
 	program, err := find(c.program[0], r.Env)
@@ -91,14 +126,11 @@ func (c claude) Prepare(ctx context.Context, r domain.AgentRequest) (domain.Agen
 	if err != nil {
 		return domain.AgentCommand{}, err
 	}
-	remember, err := json.MarshalIndent(claudeRun{Session: r.Run.ID, Config: config, State: state}, "", "  ")
-	if err != nil {
-		return domain.AgentCommand{}, fmt.Errorf("writing down the agent's session: %w", err)
+	if err := (claudeRun{Sessions: []string{r.Run.ID}, Config: config, State: state}).write(folder); err != nil {
+		return domain.AgentCommand{}, err
 	}
-	for name, data := range map[string][]byte{fileClaude: remember, fileClaudeSettings: settings} {
-		if err := durable.Replace(folder.Path(name), append(data, '\n'), 0o600); err != nil {
-			return domain.AgentCommand{}, err
-		}
+	if err := durable.Replace(folder.Path(fileClaudeSettings), append(settings, '\n'), 0o600); err != nil {
+		return domain.AgentCommand{}, err
 	}
 	argv := append([]string{program}, c.program[1:]...)
 	argv = append(argv, "--session-id", r.Run.ID, "--settings", folder.Path(fileClaudeSettings), "--permission-mode", mode)

@@ -19,13 +19,14 @@ import (
 
 // claudeEvents are the program's events on which it calls Gaia.
 var claudeEvents = []string{
-	"UserPromptSubmit", "PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure", "Notification", "Elicitation",
-	"Stop", "StopFailure",
+	"SessionStart", "UserPromptSubmit", "PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure", "Notification",
+	"Elicitation", "Stop", "StopFailure",
 }
 
 // claudeEvent is what is read of what a hook is given.
 type claudeEvent struct {
 	Event        string            `json:"hook_event_name"`
+	Session      string            `json:"session_id"`
 	Tool         string            `json:"tool_name"`
 	Notification string            `json:"notification_type"`
 	Prompt       string            `json:"prompt"`
@@ -45,6 +46,12 @@ func claudeHookCall(ctx context.Context, c HookCall) ([]byte, error) {
 		return nil, fmt.Errorf("what the agent tells of itself cannot be read: %w", err)
 	}
 	switch e.Event {
+	case "SessionStart":
+		r, err := readClaude(c.Folder)
+		if err != nil {
+			return nil, err
+		}
+		return nil, r.begun(c.Folder, e.Session)
 	case "UserPromptSubmit":
 		// The first prompt, or a person's: either way the agent begins anew. News of its own background work is no prompt.
 		if !strings.HasPrefix(e.Prompt, "<task-notification>") {

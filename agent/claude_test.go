@@ -60,6 +60,8 @@ func (s *site) prepare(t *testing.T) domain.AgentCommand {
 	return cmd
 }
 
+func prepared(t *testing.T) *site { t.Helper(); s := newSite(t); s.prepare(t); return s }
+
 func (s *site) state() string { return filepath.Join(s.home, ".claude.json") }
 
 // golden compares text with a file; UPDATE_GOLDEN=1 writes it.
@@ -364,6 +366,34 @@ func TestSubAgentsCount(t *testing.T) {
 	require.Equal(t, alone.Model, both.Model)
 }
 
+func TestASessionThatWasCleared(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.prepare(t)
+	const next = "4cbd0cb8-1919-4df4-8a34-9dee5e65b798"
+	begins := func(id string) {
+		s.call(t, fmt.Appendf(nil, `{"hook_event_name": "SessionStart", "session_id": %q}`, id), live)
+	}
+	s.transcript(t, "answered.jsonl", claudeSession+".jsonl")
+	s.transcript(t, "subagent-main.jsonl", next+".jsonl")
+	alone := s.report(t)
+	for _, id := range []string{claudeSession, next, next, "../../etc/passwd", ""} {
+		begins(id)
+	}
+	both := s.report(t)
+	// The recorded ones share the ids of their messages.
+	require.Equal(t, alone.Footprint.Turns+1, both.Footprint.Turns)
+	copied, err := os.ReadFile(both.Transcript)
+	require.NoError(t, err)
+	var want []byte
+	for _, name := range []string{"answered.jsonl", "subagent-main.jsonl"} {
+		data, err := os.ReadFile(filepath.Join("testdata", "claude", name))
+		require.NoError(t, err)
+		want = append(want, data...)
+	}
+	require.Equal(t, string(want), string(copied))
+}
+
 func TestWhyTheModelStopped(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]domain.Reason{
@@ -465,13 +495,13 @@ func TestWhatTheHooksTell(t *testing.T) {
 	require.Greater(t, len(files), 5)
 	for _, f := range files {
 		name := filepath.Base(f)
-		golden(t, strings.TrimSuffix(name, ".jsonl")+".golden", newSite(t).play(t, name, live))
+		golden(t, strings.TrimSuffix(name, ".jsonl")+".golden", prepared(t).play(t, name, live))
 	}
 }
 
 func TestATurnThatEndsAfterTheMove(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := prepared(t)
 	got := s.play(t, "hooks-answered.jsonl", func() (bool, error) { return true, nil })
 	require.NotContains(t, got, "answered")
 	require.NotContains(t, got, "stalled")

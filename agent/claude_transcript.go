@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -169,47 +170,35 @@ func plus(a, b int64) int64 { return min(a+min(max(b, 0), maxTokens), maxTokens)
 // Report implements domain.Agent.
 func (c claude) Report(ctx context.Context, folder string) (domain.AgentReport, error) {
 	f := session.Folder(folder)
-	data, err := durable.Read(f.Path(fileClaude), maxSmall)
+	r, err := readClaude(f)
 	if errors.Is(err, fs.ErrNotExist) {
 		return domain.AgentReport{}, nil // nothing was prepared
 	}
 	if err != nil {
 		return domain.AgentReport{}, err
 	}
-	var r claudeRun
-	if err := json.Unmarshal(data, &r); err != nil {
-		return domain.AgentReport{}, fmt.Errorf("reading %s: %w", f.Path(fileClaude), err)
-	}
-	var u claudeUsage
-	main, others, err := r.transcripts()
+	mains, others, err := r.transcripts()
 	if err != nil {
 		return domain.AgentReport{}, err
 	}
+	var u, sub claudeUsage
 	var rep domain.AgentReport
-	for _, path := range others { // before the main one, whose last answer tells how the session stood
-		if err := ctx.Err(); err != nil {
-			return domain.AgentReport{}, err
-		}
-		if err := u.readFile(path, nil); err != nil {
-			return domain.AgentReport{}, err
-		}
-	}
-	u.failed = nil
-	model := u.models
-	u.models = nil
-	if main != "" {
+	if len(mains) > 0 {
 		rep.Transcript = f.Path(fileTranscript)
-		if err := u.readFile(main, &rep.Transcript); err != nil {
+		if err := u.readFiles(ctx, mains, rep.Transcript); err != nil {
 			return domain.AgentReport{}, err
 		}
 	}
-	u.models = append(u.models, model...)
-	rep.Footprint = u.footprint()
+	if err := sub.readFiles(ctx, others, ""); err != nil {
+		return domain.AgentReport{}, err
+	}
+	sum := u.and(sub)
+	rep.Footprint = sum.footprint()
 	if rep.Footprint.Cost == 0 {
 		rep.Footprint.Cost = r.cost()
 	}
 	verdict := c.why(f, u.failed)
-	if verdict.Reason == "" && main != "" && waits(main, time.Now()) {
+	if verdict.Reason == "" && len(mains) > 0 && waits(mains[len(mains)-1], time.Now()) {
 		verdict = domain.Failure{Reason: domain.ReasonStalled, Note: "a person stopped the agent in the middle of its turn, and nobody had it go on"}
 	}
 	rep.Reason, rep.Note, rep.Until = verdict.Reason, verdict.Note, verdict.Until
@@ -218,65 +207,84 @@ func (c claude) Report(ctx context.Context, folder string) (domain.AgentReport, 
 
 const maxSmall = 1 << 20
 
-// transcripts returns the session's transcript and those of its sub-agents. The folder between is the program's own
-// spelling of the worktree.
-func (r claudeRun) transcripts() (main string, others []string, err error) {
+// transcripts returns those of the run's sessions in their order, and those of their sub-agents. The folder between is the
+// program's own spelling of the worktree.
+func (r claudeRun) transcripts() (mains, others []string, err error) {
 	projects := filepath.Join(r.Config, "projects")
 	dirs, err := os.ReadDir(projects)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("looking for the agent's transcript: %w", err)
+		return nil, nil, fmt.Errorf("looking for the agent's transcript: %w", err)
 	}
-	for _, d := range dirs {
-		own := filepath.Join(projects, d.Name(), r.Session)
-		if _, err := os.Stat(own + ".jsonl"); err != nil {
+	for _, id := range r.Sessions {
+		if !sessionID.MatchString(id) {
 			continue
 		}
-		main = own + ".jsonl"
-		_ = filepath.WalkDir(own, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || len(others) >= maxTranscripts {
-				return fs.SkipAll // what cannot be seen is not counted
+		for _, d := range dirs {
+			own := filepath.Join(projects, d.Name(), id)
+			if st, err := os.Stat(own + ".jsonl"); err != nil || !st.Mode().IsRegular() {
+				continue
 			}
-			if e.Type().IsRegular() && strings.HasSuffix(path, ".jsonl") {
-				others = append(others, path)
-			}
-			return nil
-		})
-		return main, others, nil
+			mains = append(mains, own+".jsonl")
+			_ = filepath.WalkDir(own, func(path string, e fs.DirEntry, err error) error {
+				if err != nil || len(others) >= maxTranscripts {
+					return fs.SkipAll // what cannot be seen is not counted
+				}
+				if e.Type().IsRegular() && strings.HasSuffix(path, ".jsonl") {
+					others = append(others, path)
+				}
+				return nil
+			})
+			break
+		}
 	}
-	return "", nil, nil
+	return mains, others, nil
 }
 
-// readFile adds the transcript at path. If keep is not nil, a copy is left there: the program removes old ones.
-func (u *claudeUsage) readFile(path string, keep *string) error {
-	st, err := os.Stat(path)
-	if err != nil || !st.Mode().IsRegular() {
-		return errors.Join(fmt.Errorf("%s is no transcript", path), err)
+// readFiles adds transcripts. Where keep is not "", a copy of them, one behind the other, is left there: the program removes
+// old ones.
+func (u *claudeUsage) readFiles(ctx context.Context, paths []string, keep string) error {
+	var copied io.Writer = io.Discard
+	if keep != "" {
+		out, err := os.CreateTemp(filepath.Dir(keep), "."+filepath.Base(keep)+"-")
+		if err != nil {
+			return fmt.Errorf("copying a transcript: %w", err)
+		}
+		defer os.Remove(out.Name())
+		defer out.Close()
+		copied = out
 	}
-	in, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("opening a transcript: %w", err)
+	for _, path := range paths {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		in, err := os.Open(path)
+		if err != nil {
+			return fmt.Errorf("opening a transcript: %w", err)
+		}
+		err = u.read(io.TeeReader(io.LimitReader(in, maxTranscript), copied))
+		if err := errors.Join(err, in.Close()); err != nil {
+			return fmt.Errorf("copying a transcript: %w", err)
+		}
 	}
-	defer in.Close()
-	src := io.LimitReader(in, maxTranscript)
-	if keep == nil {
-		return u.read(src)
+	out, ok := copied.(*os.File)
+	if !ok {
+		return nil
 	}
-	out, err := os.CreateTemp(filepath.Dir(*keep), "."+filepath.Base(*keep)+"-")
-	if err != nil {
-		return fmt.Errorf("copying a transcript: %w", err)
-	}
-	defer os.Remove(out.Name())
-	err = u.read(io.TeeReader(src, out))
-	if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
-		return fmt.Errorf("copying a transcript: %w", err)
-	}
-	if err := os.Rename(out.Name(), *keep); err != nil {
+	if err := errors.Join(out.Sync(), os.Rename(out.Name(), keep)); err != nil {
 		return fmt.Errorf("copying a transcript: %w", err)
 	}
 	return nil
+}
+
+// and returns the sum of two readings. A message that stands in both counts once.
+func (u claudeUsage) and(o claudeUsage) claudeUsage {
+	sum := claudeUsage{answers: map[string]claudeTokens{}, models: slices.Concat(u.models, o.models), cost: u.cost + o.cost}
+	maps.Copy(sum.answers, o.answers)
+	maps.Copy(sum.answers, u.answers)
+	return sum
 }
 
 // cost returns what the program reckoned this session to have cost, if it was its last one in the repository: it keeps the
@@ -296,7 +304,7 @@ func (r claudeRun) cost() float64 {
 		return 0
 	}
 	for _, p := range state.Projects {
-		if p.LastSessionID == r.Session && p.LastCost != nil {
+		if slices.Contains(r.Sessions, p.LastSessionID) && p.LastCost != nil {
 			return max(*p.LastCost, 0)
 		}
 	}
