@@ -354,7 +354,10 @@ func TestAHookThatFailsBeforeTheAgentRuns(t *testing.T) {
 	require.NoError(t, p.d.tick(context.Background()))
 	w.hub.SetDraining(true)
 	run := w.only().ID
-	require.Eventually(t, func() bool { _, err := w.folder(run).Tree(); return err == nil }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { // tree and unit are made side by side
+		_, err := w.folder(run).Tree()
+		return err == nil && len(w.hosts.alive()) == 1
+	}, time.Minute, time.Millisecond)
 	w.hosts.end(run, &session.Record{Cause: session.CauseHook, Hook: "before_run", Note: "status 1"})
 	p.d.workers.Wait()
 	p.ticks(2)
@@ -382,7 +385,7 @@ func TestOneHangingStartHoldsNobodyUp(t *testing.T) {
 		require.NoError(t, p.d.tick(context.Background()))
 		w.clock.Advance(DefaultTick)
 	}
-	require.Eventually(t, func() bool { return w.hub.Runs()[1].State == domain.RunRunning }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return w.hub.Runs()[1].State == domain.RunRunning }, time.Minute, time.Millisecond)
 	require.Equal(t, domain.RunClaimed, w.hub.Runs()[0].State)
 	close(hang)
 	p.d.workers.Wait()
@@ -434,14 +437,14 @@ func TestCleanStopTakesBackWhatHasNotBegun(t *testing.T) {
 	w.trees.OnEnsure(func(domain.TreeRequest) error { <-hang; return errors.New("interrupted") })
 	w.hub.AddTicket("SHOP-2")
 	require.NoError(t, p.d.tick(context.Background()))
-	require.Eventually(t, func() bool { return len(w.hosts.alive()) == 2 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.hosts.alive()) == 2 }, time.Minute, time.Millisecond)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.d.Run(ctx) }()
-	require.Eventually(t, func() bool { return p.heard("READY=1") }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.heard("READY=1") }, time.Minute, time.Millisecond)
 	cancel()
-	require.Eventually(t, func() bool { return p.heard("STOPPING=1") }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.heard("STOPPING=1") }, time.Minute, time.Millisecond)
 	close(hang)
 	require.NoError(t, <-done)
 	require.Equal(t, []string{r.ID}, w.hosts.alive(), "agents are left running")
@@ -466,11 +469,11 @@ func TestReadyWithoutAHub(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.d.Run(ctx) }()
-	require.Eventually(t, func() bool { return p.heard("READY=1") }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.heard("READY=1") }, time.Minute, time.Millisecond)
 	require.Contains(t, p.d.Status().Text, "hub unreachable since")
 	w.hub.SetDown(false)
 	p.d.Wake()
-	require.Eventually(t, func() bool { return len(w.hosts.alive()) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.hosts.alive()) == 1 }, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }
@@ -483,10 +486,10 @@ func TestAUnitsEndWakesTheLoop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.d.Run(ctx) }()
-	require.Eventually(t, func() bool { return p.heard("READY=1") && w.hosts.watched() }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.heard("READY=1") && w.hosts.watched() }, time.Minute, time.Millisecond)
 	w.hub.SetDraining(true)
 	w.hosts.end(r.ID, exited(1)) // the clock stands still: only the hint can bring the tick
-	require.Eventually(t, func() bool { return !w.only().FinalizedAt.IsZero() }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !w.only().FinalizedAt.IsZero() }, time.Minute, time.Millisecond)
 	require.Equal(t, domain.ReasonAgentExit, w.only().EndReason)
 	cancel()
 	require.NoError(t, <-done)
@@ -501,9 +504,9 @@ func TestAnEventOfTheHubWakesTheLoop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.d.Run(ctx) }()
-	require.Eventually(t, func() bool { return p.heard("READY=1") }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.heard("READY=1") }, time.Minute, time.Millisecond)
 	w.hub.AddTicket("SHOP-1") // whether the stream stands already or not
-	require.Eventually(t, func() bool { return len(w.hosts.alive()) > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.hosts.alive()) > 0 }, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }
@@ -531,11 +534,11 @@ func TestWhatHappensBeforeTheStreamStandsIsSeenWhenItDoes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.d.Run(ctx) }()
-	require.Eventually(t, func() bool { return p.heard("READY=1") }, 5*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return len(p.d.wakes) == 0 && p.d.Status().Hub == "ok" }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.heard("READY=1") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(p.d.wakes) == 0 && p.d.Status().Hub == "ok" }, time.Minute, time.Millisecond)
 	w.hub.AddTicket("SHOP-1") // the clock stands still, and the stream will not tell of it
 	close(may)
-	require.Eventually(t, func() bool { return len(w.hosts.alive()) > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.hosts.alive()) > 0 }, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }
@@ -587,7 +590,7 @@ func TestNoAgentIsLetOnAfterTheClaimsLease(t *testing.T) {
 	w.hub.SetDown(true)
 	w.clock.Suspend(3 * time.Minute)
 	close(hang)
-	require.Eventually(t, func() bool { return p.d.Status().Text != "" && !p.d.busy() }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.d.Status().Text != "" && !p.d.busy() }, time.Minute, time.Millisecond)
 	run := w.only().ID
 	_, err := w.folder(run).Tree()
 	require.ErrorIs(t, err, domain.ErrNotFound)
@@ -789,7 +792,7 @@ func TestTheWatchdogIsFedByProgressAloneAndTheStuckStepIsNamed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		w.clock.Advance(time.Second)
 		return bytes.Contains(log.Bytes(), []byte(`is stuck in \"asking the hub\"`))
-	}, 5*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	pings := p.count("WATCHDOG=1")
 	for range 100 {
 		w.clock.Advance(time.Second)
@@ -800,7 +803,7 @@ func TestTheWatchdogIsFedByProgressAloneAndTheStuckStepIsNamed(t *testing.T) {
 	require.Eventually(t, func() bool {
 		w.clock.Advance(5 * time.Second)
 		return p.count("WATCHDOG=1") > pings+5
-	}, 5*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -918,5 +918,5 @@ func TestDeadlineEndsGitAndItsChildren(t *testing.T) {
 			}
 		}
 		return true
-	}, 5*time.Second, 20*time.Millisecond)
+	}, time.Minute, 20*time.Millisecond)
 }

@@ -35,7 +35,7 @@ func (b *buffer) String() string {
 
 func (b *buffer) has(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(b.String(), text) }, 30*time.Second, 10*time.Millisecond, "%q; shown: %s", text, b)
+	require.Eventually(t, func() bool { return strings.Contains(b.String(), text) }, time.Minute, 10*time.Millisecond, "%q; shown: %s", text, b)
 }
 
 // TestWatch prints anew when something changes, goes on while the hub is away, and ends well when it is interrupted.

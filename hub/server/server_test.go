@@ -78,7 +78,7 @@ func start(t *testing.T, o server.Options) *process {
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	require.Eventually(t, cond, 20*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, cond, time.Minute, 5*time.Millisecond, what)
 }
 
 func client(t *testing.T, hub string) *remote.Client {

@@ -156,7 +156,7 @@ func TestAnAnswerThatIsHeldBack(t *testing.T) {
 	s.On("", Always(Say("at last").When(open)))
 	got := make(chan string, 1)
 	go func() { _, body := ask(t, s, "/v1/messages", talk(false, "wait")); got <- body }()
-	require.Eventually(t, func() bool { return len(s.Requests("wait")) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(s.Requests("wait")) == 1 }, time.Minute, time.Millisecond)
 	select {
 	case body := <-got:
 		t.Fatalf("answered too early: %s", body)
