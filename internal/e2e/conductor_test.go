@@ -254,7 +254,7 @@ exec gaia ticket move done
 			p.kill(t)
 			break
 		}
-		for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if there, err := filepath.Glob(filepath.Join(tree, "pkg*")); err == nil && len(there) >= i*files/100/14 {
 				break
 			}
@@ -281,7 +281,7 @@ func (w *world) marker(tree string) string {
 // begunTree waits for a worktree whose folder was made after the last look and which is not whole; "" if none comes.
 func (w *world) begunTree(seen map[string]bool) string {
 	w.t.Helper()
-	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		trees, err := filepath.Glob(filepath.Join(w.treesDir(), "*"))
 		require.NoError(w.t, err)
 		for _, tree := range trees {
