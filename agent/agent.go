@@ -118,7 +118,7 @@ func find(program string, env map[string]string) (string, error) {
 			denied = fmt.Errorf("; %s: %w", p, err)
 		}
 	}
-	e := fmt.Errorf("the program %s was not found: %w; the PATH of a run is %q (gaia conductor enable captures that of your shell)", program, domain.ErrNotFound, env["PATH"])
+	e := fmt.Errorf("the program %s: %w; the PATH of a run is %q (gaia conductor enable captures that of your shell)", program, domain.ErrNotFound, env["PATH"])
 	if denied != nil {
 		e = fmt.Errorf("%w%w", e, denied)
 	}

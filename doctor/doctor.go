@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +106,8 @@ type doctor struct {
 }
 
 func (d *doctor) add(check string, level Level, mend, format string, args ...any) {
-	d.found = append(d.found, Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Mend: mend})
+	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ") // errors that are joined
+	d.found = append(d.found, Finding{Check: check, Level: level, Text: text, Mend: mend})
 }
 
 func (d *doctor) runtime(context.Context) {
@@ -314,7 +316,7 @@ func (d *doctor) checkout(ctx context.Context, e registry.Entry) {
 		return
 	}
 	d.unit(ctx, check, e)
-	d.agents(check, e)
+	d.agents(check, e, co)
 	d.hooks(check, e, co)
 	g, err := workspace.New(workspace.Config{
 		Checkout: e.Checkout, Root: co.TreesRoot(d.Home, e.Instance), BranchPrefix: co.Workspace.BranchPrefix, Locks: d.Home.LocksDir(),
@@ -356,7 +358,7 @@ func (d *doctor) unit(ctx context.Context, check string, e registry.Entry) {
 }
 
 // agents looks for the agents as a run would: in its environment, and not in this one.
-func (d *doctor) agents(check string, e registry.Entry) {
+func (d *doctor) agents(check string, e registry.Entry, co registry.Checkout) {
 	if d.identity == nil {
 		return
 	}
@@ -366,10 +368,16 @@ func (d *doctor) agents(check string, e registry.Entry) {
 	env := session.Environment(session.EnvInput{Manager: d.env, Path: e.Path, Bin: d.Paths.Bin, Pass: d.identity.Env.Pass})
 	available, missing := agent.Available(*d.identity, env)
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
-		d.add(check, Fail, "gaia conductor enable "+e.Instance+", from a shell in which it is found", "agent %s: %v", name, missing[name])
+		d.add(check, Fail, fmt.Sprintf("gaia conductor enable %s, from a shell in which it is found; or change [agents.%s] in %s", e.Instance, name, d.Home.MachineFile()),
+			"agent %s: %v", name, missing[name])
 	}
 	if len(available)+len(missing) == 0 {
 		d.add(check, Fail, "edit "+d.Home.MachineFile(), "the machine has no agent, so nothing can be claimed: add a section [agents.NAME]")
+		return
+	}
+	name := cmp.Or(co.Agent.Default, d.identity.DefaultAgent)
+	if _, there := d.identity.Agents[name]; name != "" && !there {
+		d.add(check, Warn, fmt.Sprintf("add a section [agents.%s] to %s", name, d.Home.MachineFile()), "tickets that name no agent are for %s, which this machine does not have", name)
 	}
 }
 

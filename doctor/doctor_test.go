@@ -132,6 +132,9 @@ func TestFindings(t *testing.T) {
 		"agent that is not there": {func(_ *testing.T, p *place) {
 			p.machine("user_id = \"anna\"\nhost_id = \"box\"\n[agents.script]\nprogram = [\"nonexistent-agent\"]\n")
 		}, []string{`^fail conductor shop: agent script: .*nonexistent-agent.* \| gaia conductor enable shop, from a shell`}},
+		"agent of the machine that it does not have": {func(_ *testing.T, p *place) {
+			p.machine("user_id = \"anna\"\nhost_id = \"box\"\ndefault_agent = \"claude\"\n[agents.script]\nprogram = [\"/bin/sh\"]\n")
+		}, []string{`^warn conductor shop: .*for claude, which .* \| add a section \[agents.claude\] to /.*/machine.toml$`}},
 		"PATH not taken over": {func(t *testing.T, p *place) {
 			require.NoError(t, p.home.Put(t.Context(), registry.Entry{Instance: "shop", Checkout: p.checkout, Project: "SHOP"}))
 			p.machine("user_id = \"anna\"\nhost_id = \"box\"\n[agents.script]\nprogram = [\"/bin/sh\"]\n")

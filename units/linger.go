@@ -43,7 +43,7 @@ func (g login) linger(ctx context.Context, uid int) (bool, error) {
 			return false, nil // logind is there and holds neither a session nor a manager for the user
 		}
 	}
-	return false, fmt.Errorf("is linger on for %s: %w; see: loginctl show-user %s --property=Linger", u.Username, errors.Join(busErr, err), u.Username)
+	return false, fmt.Errorf("is linger on for %s: %w; %w; see: loginctl show-user %s --property=Linger", u.Username, busErr, err, u.Username)
 }
 
 func (g login) ask(ctx context.Context, uid int) (bool, error) {

@@ -177,12 +177,27 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 	}}); err != nil {
 		return err
 	}
+	a.sayAgent(home, top, machine, checkout, s)
 	if committed(ctx, g) {
 		a.say("Next: gaia conductor enable --now %s", entry.Instance)
 	} else {
 		a.say("Next: commit %s, then gaia conductor enable --now %s", conductorFile, entry.Instance)
 	}
 	return nil
+}
+
+// sayAgent says why no agent, or another than was asked for, would be started.
+func (a *app) sayAgent(home registry.Home, top string, machine registry.Machine, checkout registry.Checkout, s setup) {
+	name, file := checkout.Agent.Default, filepath.Join(top, conductorFile)
+	if name == "" {
+		name, file = machine.DefaultAgent, home.MachineFile()
+	}
+	if s.agent != "" && s.agent != name {
+		a.say("The agent stays %s, as %s has it: edit it there to have %s", cmpOr(name, "none"), file, s.agent)
+	}
+	if _, has := machine.Agents[name]; !has {
+		a.say("This machine does not have that agent yet: add [agents.%s] to %s; gaia-machine.toml(5) has an example", cmpOr(name, "NAME"), home.MachineFile())
+	}
 }
 
 // setupView is what init has set up.

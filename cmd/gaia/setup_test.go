@@ -94,7 +94,11 @@ func TestInitByFlags(t *testing.T) {
 
 	git(t, w.dir, "add", ".gaia")
 	git(t, w.dir, "commit", "--quiet", "-m", "Gaia")
-	require.Equal(t, "Next: gaia conductor enable --now shop\n", w.call("", "init").err)
+	r = w.call("", "init", "--agent", "claude") // what is there is kept, and that is said
+	require.Contains(t, r.err, "The agent stays script, as "+filepath.Join(w.dir, conductorFile)+" has it")
+	require.Contains(t, r.err, "add [agents.script] to "+filepath.Join(w.env["GAIA_HOME"], "machine.toml"))
+	require.True(t, strings.HasSuffix(r.err, "\nNext: gaia conductor enable --now shop\n"), r.err)
+	require.NotContains(t, w.call("", "init", "--agent", "script").err, "stays")
 }
 
 // TestInitWithAnAgentThatNeedsNoMore writes that the machine has it, since a machine without an agent claims nothing.
