@@ -258,7 +258,7 @@ var gates = []gate{
 		if h == nil {
 			return pass("no hold")
 		}
-		return fail("held since %s: %s (gaia ticket resume)", h.Since, strings.TrimSuffix(string(h.Reason)+": "+h.Note, ": "))
+		return fail("held since %s: %s (gaia ticket resume %s)", h.Since, strings.TrimSuffix(string(h.Reason)+": "+h.Note, ": "), in.Ticket.Identifier)
 	}},
 	{GateWait, func(in GateInput) (bool, string) {
 		for _, w := range []struct {
@@ -311,7 +311,7 @@ var gates = []gate{
 		c := in.Conductor
 		switch {
 		case c.Status == ConductorOffline:
-			return fail("%s is offline", c.MachineID)
+			return fail("%s is offline (on its machine: gaia conductor status)", c.MachineID)
 		case c.Draining || c.Status == ConductorDraining:
 			return fail("%s is draining (gaia conductor resume)", c.MachineID)
 		case c.Paused != "":

@@ -143,8 +143,8 @@ func TestGates(t *testing.T) {
 		}, "blocked by SHOP-1 (coding), SHOP-3 (spec)"},
 
 		{GateHold, true, func(in *GateInput) {}, "no hold"},
-		{GateHold, false, func(in *GateInput) { in.Ticket.Hold = &Hold{Reason: ReasonPerson, Note: "after the fair", Since: noon} }, "held since 2026-03-04T12:00:00.000Z: person: after the fair (gaia ticket resume)"},
-		{GateHold, false, func(in *GateInput) { in.Ticket.Hold = &Hold{Reason: ReasonAgentExit, Since: noon} }, "held since 2026-03-04T12:00:00.000Z: agent_exit (gaia ticket resume)"},
+		{GateHold, false, func(in *GateInput) { in.Ticket.Hold = &Hold{Reason: ReasonPerson, Note: "after the fair", Since: noon} }, "held since 2026-03-04T12:00:00.000Z: person: after the fair (gaia ticket resume SHOP-7)"},
+		{GateHold, false, func(in *GateInput) { in.Ticket.Hold = &Hold{Reason: ReasonAgentExit, Since: noon} }, "held since 2026-03-04T12:00:00.000Z: agent_exit (gaia ticket resume SHOP-7)"},
 
 		{GateWait, true, func(in *GateInput) {}, "no wait"},
 		{GateWait, true, func(in *GateInput) { in.Ticket.NotBefore, in.Ticket.RetryAt = noon, noon }, "no wait"},
@@ -179,7 +179,7 @@ func TestGates(t *testing.T) {
 		{GateCap, false, func(in *GateInput) { in.Project.Settings.ClusterCap, in.LiveInProject = 3, 3 }, "3 of 3 runs of the project are live"},
 
 		{GateConductor, true, func(in *GateInput) {}, "ada.lab.shop is online with a free slot"},
-		{GateConductor, false, func(in *GateInput) { in.Conductor.Status = ConductorOffline }, "ada.lab.shop is offline"},
+		{GateConductor, false, func(in *GateInput) { in.Conductor.Status = ConductorOffline }, "ada.lab.shop is offline (on its machine: gaia conductor status)"},
 		{GateConductor, false, func(in *GateInput) { in.Conductor.Draining = true }, "ada.lab.shop is draining (gaia conductor resume)"},
 		{GateConductor, false, func(in *GateInput) { in.Conductor.Status = ConductorDraining }, "ada.lab.shop is draining (gaia conductor resume)"},
 		{GateConductor, false, func(in *GateInput) { in.Conductor.Paused = "hooks are not trusted" }, "ada.lab.shop is paused: hooks are not trusted"},
