@@ -124,7 +124,7 @@ func (g *Git) reapOne(ctx context.Context, o ReapOptions, path string) Reaped {
 	}
 	r.Removable = true
 	if o.DryRun {
-		return kept("would be removed")
+		return kept("it is clean, and what it holds is pushed or merged")
 	}
 	note := ""
 	if o.BeforeRemove != nil {

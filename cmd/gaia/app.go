@@ -134,6 +134,7 @@ Exit codes: 0 ok, 1 refused or unhealthy, 2 usage or configuration, 3 authentica
   gaia ticket create "Add a dark mode"
   gaia board --watch
   gaia attach SHOP-1`,
+		Version:       version.Get().String(), // for --version
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -151,6 +152,7 @@ Exit codes: 0 ok, 1 refused or unhealthy, 2 usage or configuration, 3 authentica
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w\nSee %s --help", err, cmd.CommandPath())
 	})
+	root.SetVersionTemplate("gaia {{.Version}}\n")
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.hub, "hub", "", "address of the hub: unix:///path or https://host (default: GAIA_HUB, machine.toml, the user's own)")
 	flags.StringVarP(&a.output, "output", "o", string(render.Table), "output form: "+strings.Join(render.Formats, ", "))

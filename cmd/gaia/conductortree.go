@@ -71,7 +71,7 @@ question. Hooks that nobody trusted are never run, and their conductor claims no
 			if err := home.Trust(ctx, e.Checkout, sha); err != nil {
 				return err
 			}
-			a.say("trusted")
+			a.say("trusted; the conductor %s takes notice within half a minute", e.Instance)
 			return nil
 		},
 	}
@@ -231,10 +231,12 @@ func (a *app) reap(ctx context.Context, args []string, dry bool) error {
 		case r.Removable && dry:
 			what = "would be removed"
 		}
+		size := "-" // of what is kept it is not measured
 		if r.Removable {
 			v.Names = append(v.Names, r.Identifier)
+			size = render.Bytes(r.Bytes)
 		}
-		rows = append(rows, []string{cmpOr(r.Identifier, "-"), what, render.Bytes(r.Bytes), r.Path, r.Reason})
+		rows = append(rows, []string{cmpOr(r.Identifier, "-"), what, size, r.Path, r.Reason})
 	}
 	v.Data = views
 	v.Table = func(w io.Writer) error {

@@ -244,6 +244,9 @@ func (a *app) runView(ctx context.Context, c *remote.Client, r domain.Run) (rend
 		line("unit", string(r.Unit))
 		line("folder", string(r.Log))
 		line("attach", attach)
+		if !r.State.Live() {
+			line("output", "gaia run logs "+runName(n, r))
+		}
 		for _, f := range footprintLines(r.Footprint) {
 			line(f[0], f[1])
 		}

@@ -347,7 +347,7 @@ func ticketText(w io.Writer, v ticketView, n names, parent string, blockers []st
 		fmt.Fprintf(&b, "\n%s\n", indented(v.Description))
 	}
 	for _, r := range v.Runs {
-		fmt.Fprintf(&b, "\nrun %d  %s  %s  %s", r.Number, r.StateAtStart, r.State, cmpOr(string(r.Agent), "-"))
+		fmt.Fprintf(&b, "\nrun %-4d  %-13s  %-8s  %s", r.Number, r.StateAtStart, r.State, cmpOr(string(r.Agent), "-"))
 		if r.EndReason != "" {
 			fmt.Fprintf(&b, "  %s: %s", r.EndReason, render.Clean(r.EndNote))
 		}
