@@ -35,10 +35,12 @@ install: build man
 	  install -D -m 644 "$$page" '$(DESTDIR)$(PREFIX)/share/man/man'"$${page##*.}/$$(basename "$$page")"; done
 	install -D -m 644 LICENSE '$(DESTDIR)$(PREFIX)/share/doc/gaia/LICENSE'
 
-# One ticket from its creation to done, by real units, on a hub, a conductor and a home of its own.
+# One ticket from its creation to done, by real units, on a hub, a conductor and a home of its own. AGENT=claude has it done
+# by the real program, which needs npm: with your login, or with a scripted model where there is none.
+AGENT ?= script
 demo:
 	packaging/deps.sh
-	go run ./internal/demo
+	go run ./internal/demo $(AGENT)
 
 # What Gaia costs, as ratios to floors that are measured in the same run; BENCH names some of the measures. The table is
 # printed, and bench.json has the same.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# deps.sh [--test | --lint]: makes sure that what Gaia needs at run time is installed, with --test also what its tests need;
-# with --lint what the checks of its source need, and nothing else.
+# deps.sh [--test | --lint | --agents]: makes sure that what Gaia needs at run time is installed, with --test also what its
+# tests need; with --lint what the checks of its source need, and nothing else; with --agents what installs the coding agents
+# that some tests drive, and nothing else.
 # Installs what is missing as root on Debian 12 and its like; says the command otherwise. Does nothing where nothing
 # is missing.
 set -euo pipefail
@@ -13,6 +14,8 @@ if [[ ${1:-} == --test ]]; then
   needs+=(gcc:gcc /usr/include/stdlib.h:libc6-dev useradd:passwd ps:procps unshare:util-linux)
 elif [[ ${1:-} == --lint ]]; then
   needs=(mandoc:mandoc)
+elif [[ ${1:-} == --agents ]]; then
+  needs=(npm:npm)
 fi
 
 has() {

@@ -1,6 +1,10 @@
 // Command demo shows Gaia at work: a hub and a conductor as systemd units, a sample repository, and one ticket that an
 // agent takes from its creation to done. It uses nothing but the gaia command, as a person would, under a prefix and a
 // home of its own, and leaves nothing behind. Where PID 1 is not systemd it brings a user manager of its own.
+//
+// Its argument names the agent: script, which needs no model, or claude, the real program. That one uses the login of its
+// user where it finds one, and a scripted model otherwise. With a login the program's own files about the session, its
+// transcript among them, are the user's and stay.
 package main
 
 import (
@@ -9,33 +13,46 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"gaia/domain"
-	"gaia/internal/scriptagent"
+	"gaia/internal/codingagent"
 	"gaia/internal/usermanager"
 )
 
-// limit is far more than the demo needs on a slow machine.
-const limit = 5 * time.Minute
+// limit is far more than the demo needs on a slow machine, or a model that thinks.
+const limit = 30 * time.Minute
 
 func main() {
+	agent := "script"
+	if len(os.Args) > 1 {
+		agent = os.Args[1]
+	}
+	if players[agent] == nil || len(os.Args) > 2 {
+		fmt.Fprintf(os.Stderr, "usage: demo [%s]\n", strings.Join(slices.Sorted(maps.Keys(players)), "|"))
+		os.Exit(2)
+	}
+	if agent == codingagent.Claude {
+		codingagent.Install()
+	}
 	code, isInside := usermanager.Run(os.Args[1:])
 	if !isInside {
 		os.Exit(code)
 	}
-	if err := demo(os.Stdout); err != nil {
+	if err := demo(os.Stdout, agent); err != nil {
 		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
 		os.Exit(1)
 	}
 }
 
 // demo writes what happens to out; its last line is the result, and is there only if all went well and nothing is left.
-func demo(out io.Writer) (err error) {
+func demo(out io.Writer, agent string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	env, err := usermanager.NewEnv()
@@ -55,11 +72,17 @@ func demo(out io.Writer) (err error) {
 	if err := s.repository(); err != nil {
 		return err
 	}
-	if err := s.machine(); err != nil {
+	player, err := players[agent](s)
+	if err != nil {
+		return err
+	}
+	defer player.leave()
+	fmt.Fprintln(out, "The agent is "+player.who+".")
+	if err := s.machine(agent, player.table); err != nil {
 		return err
 	}
 	for _, step := range [][]string{
-		{"gaia", "init", "--yes", "--user-id", "demo", "--host-id", "here", "--key", "DEMO", "--slug", "demo", "--instance", "demo", "--agent", "script"},
+		{"gaia", "init", "--yes", "--user-id", "demo", "--host-id", "here", "--key", "DEMO", "--slug", "demo", "--instance", "demo", "--agent", agent},
 		{"git", "add", ".gaia"},
 		{"git", "commit", "--quiet", "-m", "Let Gaia work on this repository"},
 		{"gaia", "conductor", "enable", "--now"},
@@ -126,16 +149,12 @@ func (s stage) repository() error {
 	return nil
 }
 
-// machine says which agents this machine has: one without a model.
-func (s stage) machine() error {
+// machine says which agent this machine has.
+func (s stage) machine(agent, table string) error {
 	if err := os.Mkdir(s.env.GaiaHome, 0o700); err != nil {
 		return fmt.Errorf("make a home for Gaia: %w", err)
 	}
-	agent, err := scriptagent.Write(s.env.Home)
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf("user_id = \"demo\"\nhost_id = \"here\"\ndefault_agent = \"script\"\n\n[agents.script]\nprogram = [%q]\n", agent)
+	text := fmt.Sprintf("user_id = \"demo\"\nhost_id = \"here\"\ndefault_agent = %q\n\n%s", agent, table)
 	if err := os.WriteFile(filepath.Join(s.env.GaiaHome, "machine.toml"), []byte(text), 0o600); err != nil {
 		return fmt.Errorf("write machine.toml: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,10 +16,6 @@ import (
 	"gaia/internal/codingagent"
 	"gaia/internal/model"
 )
-
-// claudeFile is what the program itself writes for a user who has once started it, with a setting that Gaia knows nothing
-// of.
-const claudeFile = `{"hasCompletedOnboarding": true, "theme": "dark", "numStartups": 7, "aKeyOfALaterVersion": {"kept": "as it is"}}`
 
 // claudes is a world in which every ticket is worked on by the real claude, which talks to a scripted model as somebody who
 // is logged in, and has its files in the test's home.
@@ -34,31 +29,17 @@ func newClaudes(t *testing.T, s setting) claudes {
 	t.Helper()
 	program := codingagent.Need(t, codingagent.Claude)
 	m := model.New(t)
-	config := ""
-	repo := s.repo
-	s.repo = func(w *world) {
-		config = filepath.Join(w.env.Home, "claude")
-		w.mkdir(config, 0o700)
-		w.write(filepath.Join(config, ".claude.json"), claudeFile, 0o600)
-		if repo != nil {
-			repo(w)
-		}
-	}
 	s.agent = "claude"
 	s.machine = func(w *world) string {
-		return fmt.Sprintf(`[agents.claude]
-program = [%q]
-
-[agents.claude.env]
-ANTHROPIC_BASE_URL = %q
-CLAUDE_CODE_OAUTH_TOKEN = "sk-ant-oat01-scripted"
-CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC = "1"
-CLAUDE_CODE_MAX_RETRIES = "2"
-CLAUDE_CONFIG_DIR = %q
-`, program, m.URL(), config)
+		table, err := codingagent.ScriptedClaude(program, m.URL(), w.claudeFolder())
+		require.NoError(t, err)
+		return table
 	}
 	return claudes{prepare(t, "", s), m}
 }
+
+// claudeFolder is where the agent keeps what is its user's.
+func (w *world) claudeFolder() string { return filepath.Join(w.env.Home, "claude") }
 
 // start starts the conductor.
 func (c claudes) start() { c.t.Helper(); c.gaia("conductor", "enable", "--now", c.instance) }
@@ -69,43 +50,13 @@ func (c claudes) task(title string) string {
 	return c.ticket(title, "--workflow", "gaia_task", "--state", "working")
 }
 
-// on gives the runs of a ticket a script that begins when the model has read its prompt.
+// on gives the runs of a ticket that wants one run a script that begins when the model has read its prompt.
 func (c claudes) on(identifier string, script model.Script) {
-	c.model.On(marker(identifier), reads(script))
+	c.model.On(marker(identifier), codingagent.Work(map[string]model.Script{"working": script}))
 }
 
 // marker is in the instructions of every conversation in a ticket's tree.
 func marker(identifier string) string { return "branch: gaia/" + identifier + "\n" }
-
-var promptPath = regexp.MustCompile(`\S+/prompt\.md`)
-
-// reads is a model that first reads the prompt, and then goes on by a script.
-func reads(script model.Script) model.Script {
-	return func(turn int, r model.Request) model.Step {
-		if turn > 0 {
-			return script(turn-1, r)
-		}
-		path := promptPath.FindString(r.Opening())
-		if path == "" {
-			return model.Refused("no prompt is named")
-		}
-		return model.Use("Read", map[string]string{"file_path": path})
-	}
-}
-
-var inState = regexp.MustCompile("in the state `([a-z_]+)`")
-
-// byState is a model that does what the state says that it has read of in its prompt.
-func byState(scripts map[string]model.Script) model.Script {
-	return func(turn int, r model.Request) model.Step {
-		for _, m := range r.Messages {
-			if found := inState.FindStringSubmatch(m.Text()); found != nil && scripts[found[1]] != nil {
-				return scripts[found[1]](turn, r)
-			}
-		}
-		return model.Refused("no state that is known")
-	}
-}
 
 // tokens are what each answer of a script costs.
 var tokens = model.Usage{Input: 100, Output: 20, CacheRead: 1000, CacheWrite: 50}
@@ -120,7 +71,7 @@ func TestClaudeTakesAFeatureToDone(t *testing.T) {
 	bash := func(command string) model.Step { return model.Bash(command).Costing(tokens) }
 	end := model.Say("Moved.").Costing(tokens)
 	k := c.ticket("Add a dark mode", "--description", "The shop is too bright at night.")
-	c.on(k, byState(map[string]model.Script{
+	c.model.On(marker(k), codingagent.Work(map[string]model.Script{
 		"qualification": model.Steps(
 			bash(`gaia ticket show`),
 			bash(`gaia ticket comment --type qualification "A feature: it adds a way to look at the shop."`),
@@ -193,7 +144,7 @@ func TestClaudeTakesAFeatureToDone(t *testing.T) {
 	}
 
 	// The user's own file got one entry more and lost nothing.
-	data, err := os.ReadFile(filepath.Join(c.env.Home, "claude", ".claude.json"))
+	data, err := os.ReadFile(filepath.Join(c.claudeFolder(), ".claude.json"))
 	require.NoError(t, err)
 	var file struct {
 		Later    map[string]string `json:"aKeyOfALaterVersion"`

@@ -71,7 +71,7 @@ var mayImport = map[string][]string{
 	"internal/usermanager": {},
 	"internal/scriptagent": {},
 	"internal/model":       {},
-	"internal/codingagent": {},
+	"internal/codingagent": {"internal/model"},
 	"internal/demo":        {"domain", "remote", "units", "registry", "internal/usermanager", "internal/scriptagent", "internal/model", "internal/codingagent"},
 	"internal/bench":       {"domain", "hub/store", "remote", "units", "internal/usermanager"},
 	"internal/hubtest":     {"domain", "hub", "hub/api", "hub/auth", "hub/store", "hub/events", "internal/clock", "remote"},
