@@ -142,7 +142,8 @@ func TestDamagedConfigurationIsToldAndNeverOverwritten(t *testing.T) {
 	w.gaia("conductor", "trust", "--yes")
 	w.gaia("conductor", "enable", "--now", w.instance)
 	k := w.chore("Work that is merged")
-	tree := string(w.waitState(k, "done").Runs[0].WorktreePath)
+	w.waitState(k, "done")
+	tree := filepath.Join(w.treesDir(), k) // the hub knows it only of a run whose start it heard before its end
 	w.git("merge", "--quiet", "gaia/"+k)
 	w.gaia("conductor", "stop", w.instance)
 	whole := w.damaged()
@@ -383,7 +384,8 @@ func TestTheHookBeforeATreeIsRemoved(t *testing.T) {
 	w.gaia("conductor", "trust", "--yes")
 	w.gaia("conductor", "enable", "--now", w.instance)
 	k := w.chore("Is reaped")
-	tree := string(w.waitState(k, "done").Runs[0].WorktreePath)
+	w.waitState(k, "done")
+	tree := filepath.Join(w.treesDir(), k) // the hub knows it only of a run whose start it heard before its end
 	w.git("merge", "--quiet", "gaia/"+k)
 	w.gaia("conductor", "reap", "--dry-run")
 	require.Empty(t, w.lines("removing"), "a dry run runs nothing")
