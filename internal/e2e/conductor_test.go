@@ -268,8 +268,9 @@ exec gaia ticket move done
 			partial++
 		}
 	}
-	// How many is a matter of the machine's speed; on most it is more than half of them.
+	// How many is a matter of the machine's speed, but the first kill falls as soon as an unfinished tree is seen.
 	t.Logf("%d checkouts were cut short", partial)
+	require.Positive(t, partial)
 	w.nothingLostOrDoubled(tickets, "done", 1)
 }
 
