@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sync"
 
 	"gaia/domain"
 	"gaia/internal/durable"
@@ -88,7 +89,7 @@ const maxSessions = 100
 
 // begun writes down that the program has begun another session.
 func (r claudeRun) begun(f session.Folder, id string) error {
-	if !sessionID.MatchString(id) || slices.Contains(r.Sessions, id) || len(r.Sessions) >= maxSessions {
+	if !sessionID().MatchString(id) || slices.Contains(r.Sessions, id) || len(r.Sessions) >= maxSessions {
 		return nil
 	}
 	r.Sessions = append(r.Sessions, id)
@@ -96,7 +97,7 @@ func (r claudeRun) begun(f session.Folder, id string) error {
 }
 
 // sessionID is what a session may be called, since files are named by it.
-var sessionID = regexp.MustCompile(`^[0-9a-fA-F-]{36}$`)
+var sessionID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-fA-F-]{36}$`) })
 
 // Prepare implements domain.Agent. The first session has the run's id, so that its transcript is found whatever the program calls
 // the rest.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"gaia/domain"
@@ -193,26 +194,30 @@ func claudeFailure(kind, text string, now time.Time) domain.Failure {
 	switch {
 	case kind == "authentication_failed", kind == "oauth_org_not_allowed", strings.Contains(text, "Please run /login"):
 		return domain.Failure{Reason: domain.ReasonLoginMissing, Note: "claude is not logged in (" + said + "): start claude in a terminal and log in"}
-	case kind == "rate_limit", kind == "billing_error", usageLimit.MatchString(text):
+	case kind == "rate_limit", kind == "billing_error", usageLimit().MatchString(text):
 		return domain.Failure{Reason: domain.ReasonLimited, Note: "claude's usage limit: " + said, Until: resetTime(text, now)}
 	}
 	return domain.Failure{Reason: domain.ReasonStalled, Note: "the model answered with an error, and the agent stopped: " + said}
 }
 
 var (
-	usageLimit = regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|opus|sonnet) limit (has been )?reached|you've hit your [\w -]*limit|out of extra usage`)
-	resetEpoch = regexp.MustCompile(`limit reached\|(\d{10})\b`)
-	resetClock = regexp.MustCompile(`resets?(?: at)? (?:([A-Z][a-z]{2}) (\d{1,2})(?:,| at) )?(\d{1,2})(?::(\d{2}))?\s?([ap]m)(?: \(([A-Za-z_]+(?:/[A-Za-z_+-]+)*)\))?`)
+	usageLimit = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?i)(usage|session|weekly|5-hour|opus|sonnet) limit (has been )?reached|you've hit your [\w -]*limit|out of extra usage`)
+	})
+	resetEpoch = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`limit reached\|(\d{10})\b`) })
+	resetClock = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`resets?(?: at)? (?:([A-Z][a-z]{2}) (\d{1,2})(?:,| at) )?(\d{1,2})(?::(\d{2}))?\s?([ap]m)(?: \(([A-Za-z_]+(?:/[A-Za-z_+-]+)*)\))?`)
+	})
 )
 
 // resetTime reads when a usage limit ends, or returns the zero time.
 func resetTime(text string, now time.Time) domain.Time {
-	if m := resetEpoch.FindStringSubmatch(text); m != nil {
+	if m := resetEpoch().FindStringSubmatch(text); m != nil {
 		if s, err := strconv.ParseInt(m[1], 10, 64); err == nil {
 			return domain.At(time.Unix(s, 0))
 		}
 	}
-	m := resetClock.FindStringSubmatch(text)
+	m := resetClock().FindStringSubmatch(text)
 	if m == nil {
 		return domain.Time{}
 	}
@@ -254,8 +259,10 @@ func resetTime(text string, now time.Time) domain.Time {
 }
 
 var (
-	escapes = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()*+][0-9A-Za-z]|[ -/]*[0-~])`)
-	blanks  = regexp.MustCompile(`[\s\x00-\x1f]+`)
+	escapes = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()*+][0-9A-Za-z]|[ -/]*[0-~])`)
+	})
+	blanks = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[\s\x00-\x1f]+`) })
 )
 
 // claudeQuestions are what the program asks before it takes a prompt, without blanks: on the wire it moves the cursor in their
@@ -277,7 +284,7 @@ var claudeQuestions = []struct {
 
 // claudeScreen finds out from what the program printed what it waits for.
 func claudeScreen(printed string) domain.Failure {
-	bare := blanks.ReplaceAllString(escapes.ReplaceAllString(printed, ""), "")
+	bare := blanks().ReplaceAllString(escapes().ReplaceAllString(printed, ""), "")
 	for _, q := range claudeQuestions {
 		for _, w := range q.words {
 			if strings.Contains(bare, w) {

@@ -219,7 +219,7 @@ func (r claudeRun) transcripts() (mains, others []string, err error) {
 		return nil, nil, fmt.Errorf("looking for the agent's transcript: %w", err)
 	}
 	for _, id := range r.Sessions {
-		if !sessionID.MatchString(id) {
+		if !sessionID().MatchString(id) {
 			continue
 		}
 		for _, d := range dirs {

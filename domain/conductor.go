@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // ConductorStatus is the hub's view of a conductor.
@@ -39,11 +40,11 @@ type Conductor struct {
 	CreatedAt      Time            `json:"created_at"`
 }
 
-var machinePart = regexp.MustCompile(`^[a-z0-9-]+$`)
+var machinePart = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9-]+$`) })
 
 // CheckMachinePart returns an error that names what unless s matches [a-z0-9-]+ in at most 63 bytes.
 func CheckMachinePart(what, s string) error {
-	if !machinePart.MatchString(s) || len(s) > 63 {
+	if !machinePart().MatchString(s) || len(s) > 63 {
 		return fmt.Errorf("%s %q must be 1 to 63 of a-z, 0-9 and -", what, s)
 	}
 	return nil

@@ -7,18 +7,19 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // maxKey is the longest workspace key's readable part, in bytes.
 const maxKey = 40
 
-var plainKey = regexp.MustCompile(`^[A-Z][A-Z0-9_]*-[0-9]+$`)
+var plainKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Z0-9_]*-[0-9]+$`) })
 
 // WorkspaceKey returns the name of a ticket's worktree folder and the last part of its branch. It is the identifier
 // itself where that is plain (KEY-n, at most 40 bytes); otherwise a readable rest and a hash, so that two identifiers
 // never share a key and no key leaves its folder. Only generated keys end in -x and 16 hex digits.
 func WorkspaceKey(identifier string) string {
-	if len(identifier) <= maxKey && plainKey.MatchString(identifier) {
+	if len(identifier) <= maxKey && plainKey().MatchString(identifier) {
 		return identifier
 	}
 	var b strings.Builder
@@ -48,11 +49,11 @@ func WorkspaceKey(identifier string) string {
 // maxSlug is the longest slug, in bytes.
 const maxSlug = 32
 
-var slugForm = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
+var slugForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`) })
 
 // CheckSlug returns an error unless s is lower-case words joined by single dashes, first a letter, at most 32 bytes.
 func CheckSlug(s string) error {
-	if len(s) > maxSlug || !slugForm.MatchString(s) {
+	if len(s) > maxSlug || !slugForm().MatchString(s) {
 		return fmt.Errorf("%q is no slug: use lower-case words joined by single dashes, first a letter, at most %d bytes", s, maxSlug)
 	}
 	return nil

@@ -3,6 +3,7 @@ package domain
 import (
 	"fmt"
 	"regexp"
+	"sync"
 )
 
 // Dispatch says which tickets of a project may be claimed at all.
@@ -37,11 +38,11 @@ type ProjectSettings struct {
 	Agent        Ref      `json:"agent"`         // the agent of tickets that name none
 }
 
-var projectKey = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,19}$`)
+var projectKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,19}$`) })
 
 // CheckProjectKey returns an error unless key is an upper-case letter and at most 19 more of A-Z, 0-9 and _.
 func CheckProjectKey(key string) error {
-	if !projectKey.MatchString(key) {
+	if !projectKey().MatchString(key) {
 		return fmt.Errorf("project key %q must be an upper-case letter followed by at most 19 of A-Z, 0-9 and _", key)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // The states that every workflow shares, and the first state of the work workflows.
@@ -68,7 +69,8 @@ func workflow(id string, rows ...row) Workflow {
 	return w
 }
 
-var workflows = func() map[string]Workflow {
+// workflows are built when they are first asked for: most commands never do.
+var workflows = sync.OnceValue(func() map[string]Workflow {
 	m := map[string]Workflow{}
 	for _, w := range []Workflow{
 		workflow(Unqualified, row{"qualification*", ""}),
@@ -111,21 +113,21 @@ var workflows = func() map[string]Workflow {
 		m[w.ID] = w
 	}
 	return m
-}()
+})
 
 // Workflows returns the five workflows, sorted by id.
 func Workflows() []Workflow {
 	var out []Workflow
-	for _, id := range slices.Sorted(maps.Keys(workflows)) {
+	for _, id := range slices.Sorted(maps.Keys(workflows())) {
 		if id != Unqualified {
-			out = append(out, workflows[id])
+			out = append(out, workflows()[id])
 		}
 	}
 	return out
 }
 
 // WorkflowByID returns a workflow; the empty id is that of an unqualified ticket.
-func WorkflowByID(id string) (Workflow, bool) { w, ok := workflows[id]; return w, ok }
+func WorkflowByID(id string) (Workflow, bool) { w, ok := workflows()[id]; return w, ok }
 
 // State returns a state of w.
 func (w Workflow) State(name string) (WorkflowState, bool) {
@@ -138,13 +140,13 @@ func (w Workflow) State(name string) (WorkflowState, bool) {
 
 // Claimable reports whether a conductor may pick up a ticket in that state of that workflow.
 func Claimable(workflow, state string) bool {
-	s, ok := workflows[workflow].State(state)
+	s, ok := workflows()[workflow].State(state)
 	return ok && s.Claimable
 }
 
 // Terminal reports whether that state ends a ticket's life.
 func Terminal(workflow, state string) bool {
-	s, ok := workflows[workflow].State(state)
+	s, ok := workflows()[workflow].State(state)
 	return ok && s.Terminal
 }
 
@@ -158,7 +160,7 @@ func OpenStates() []string { return statesWhere(func(s WorkflowState) bool { ret
 
 func statesWhere(fits func(WorkflowState) bool) []string {
 	set := map[string]bool{}
-	for _, w := range workflows {
+	for _, w := range workflows() {
 		for _, s := range w.States {
 			if fits(s) {
 				set[s.Name] = true
@@ -187,7 +189,7 @@ func (e *TransitionError) Error() string {
 
 // Open returns the states that a ticket may go to.
 func Open(workflow, state string) []string {
-	s, ok := workflows[workflow].State(state)
+	s, ok := workflows()[workflow].State(state)
 	if !ok {
 		return nil
 	}
@@ -201,12 +203,12 @@ func Transition(t Ticket, workflow *string, state string) (string, string, error
 	state = NormaliseState(state)
 	current := string(t.Workflow)
 	if workflow == nil || *workflow == current {
-		if s, ok := workflows[current].State(t.State); !ok || !slices.Contains(s.Next, state) {
+		if s, ok := workflows()[current].State(t.State); !ok || !slices.Contains(s.Next, state) {
 			return "", "", &TransitionError{current, t.State, state, Open(current, t.State)}
 		}
 		return current, state, nil
 	}
-	w, ok := workflows[*workflow]
+	w, ok := workflows()[*workflow]
 	if !ok || w.ID == Unqualified {
 		return "", "", UnknownWorkflow(*workflow)
 	}

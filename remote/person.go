@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"gaia/domain"
 )
@@ -133,11 +134,11 @@ func view[T any](ctx context.Context, c *Client, path string) (T, error) {
 
 // plain matches references that can stand in a path as they are; others are looked up first, since an imported
 // identifier may be any text, "." and ".." among it.
-var plain = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var plain = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]+$`) })
 
 // ticketRef returns what a ticket can be addressed by in a path.
 func (c *Client) ticketRef(ctx context.Context, ref string) (string, error) {
-	if plain.MatchString(ref) {
+	if plain().MatchString(ref) {
 		return ref, nil
 	}
 	found, err := list[domain.Ticket](ctx, c, tickets, Query{Filter: map[string][]string{"identifier": {ref}}, Limit: 1})

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 
 	"gaia/domain"
@@ -227,13 +228,13 @@ func cut(s string, limit int) (string, bool) {
 
 // named returns what is the name of a person, a run or a ticket, in quotes where it could be read as more than that.
 func named(s string) string {
-	if s = line(s); plainName.MatchString(s) {
+	if s = line(s); plainName().MatchString(s) {
 		return s
 	}
 	return strconv.Quote(s)
 }
 
-var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/@#-]*$`)
+var plainName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/@#-]*$`) })
 
 // word returns a state or workflow name, which is one of Gaia's own unless something is wrong; then it is shown as what
 // it is.

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -45,7 +46,7 @@ type SkillSet struct {
 	owners map[string][]int // ServeKey to indices of skills
 }
 
-var skillName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`)
+var skillName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`) })
 
 // ParseSkill reads a skill: Markdown under a front matter of name, workflows, states and inputs.
 func ParseSkill(source string, data []byte) (Skill, error) {
@@ -83,7 +84,7 @@ func ParseSkill(source string, data []byte) (Skill, error) {
 	}
 	s := Skill{Name: meta.Name, Body: strings.TrimSpace(body), Source: source, Inputs: meta.Inputs}
 	switch {
-	case !skillName.MatchString(s.Name):
+	case !skillName().MatchString(s.Name):
 		return fail("name %q must be a lower-case letter and at most 63 more of a-z, 0-9, _ and -", s.Name)
 	case s.Body == "":
 		return fail("has no text under its front matter")

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -85,7 +86,7 @@ type Pane struct {
 // Ended reports whether the pane's program is known to have ended.
 func (p Pane) Ended() bool { return p.Dead || p.Exit != nil || p.Signal != 0 }
 
-var nameRule = regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+var nameRule = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`) })
 
 // SessionName makes a name of what a person calls the work. tmux rewrites some characters in silence and splits
 // targets at others, so that only a-z, 0-9 and single dashes are left of it.
@@ -241,7 +242,7 @@ func directory(dir string) string {
 // NewSession makes a detached session of one pane that runs n.Argv without a shell.
 func (s Server) NewSession(ctx context.Context, n NewSession) (IDs, error) {
 	switch {
-	case !nameRule.MatchString(n.Name):
+	case !nameRule().MatchString(n.Name):
 		return IDs{}, fmt.Errorf("tmux session name %q: only a-z, 0-9 and single dashes are possible", n.Name)
 	case len(n.Argv) < 2:
 		return IDs{}, fmt.Errorf("tmux session %s: a command of one word would be run by a shell", n.Name)
@@ -294,7 +295,7 @@ func title(s string) string {
 
 // HasSession reports whether a session of exactly that name is there. ErrNoServer is an answer too: false, nil.
 func (s Server) HasSession(ctx context.Context, name string) (bool, error) {
-	if !nameRule.MatchString(name) {
+	if !nameRule().MatchString(name) {
 		return false, fmt.Errorf("tmux session name %q: only a-z, 0-9 and single dashes are possible", name)
 	}
 	_, err := s.run(ctx, "has-session", "-t", "="+name)
@@ -324,7 +325,7 @@ func parsePanes(out string) ([]Pane, error) {
 			continue
 		}
 		f := strings.Split(line, ":")
-		if len(f) != 5 || !paneRule.MatchString(f[0]) {
+		if len(f) != 5 || !paneRule().MatchString(f[0]) {
 			return nil, fmt.Errorf("tmux list-panes answered %q", line)
 		}
 		p := Pane{ID: f[0], Dead: f[2] == "1"}
@@ -349,11 +350,11 @@ func parsePanes(out string) ([]Pane, error) {
 	return panes, nil
 }
 
-var paneRule = regexp.MustCompile(`^%[0-9]+$`)
+var paneRule = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^%[0-9]+$`) })
 
 // Capture returns the text of a pane: what is visible, and a few screens of what has scrolled away.
 func (s Server) Capture(ctx context.Context, pane string) (string, error) {
-	if !paneRule.MatchString(pane) {
+	if !paneRule().MatchString(pane) {
 		return "", fmt.Errorf("tmux pane %q is not a pane id", pane)
 	}
 	out, err := s.run(ctx, "capture-pane", "-p", "-J", "-S", strconv.Itoa(-captureLines), "-t", pane)
@@ -411,10 +412,12 @@ func Version(ctx context.Context) (major, minor int, err error) {
 	return parseVersion(string(out))
 }
 
-var versionRule = regexp.MustCompile(`^tmux (?:next-|openbsd-)?([0-9]{1,4})\.([0-9]{1,4})`)
+var versionRule = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^tmux (?:next-|openbsd-)?([0-9]{1,4})\.([0-9]{1,4})`)
+})
 
 func parseVersion(out string) (major, minor int, err error) {
-	m := versionRule.FindStringSubmatch(out)
+	m := versionRule().FindStringSubmatch(out)
 	if m == nil {
 		return 0, 0, fmt.Errorf("tmux -V answered %.60q, which names no version", out)
 	}

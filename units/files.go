@@ -40,7 +40,7 @@ func (p Paths) Check() error {
 		return fmt.Errorf("%w: systemd runs no program from %q: the folder must be absolute, without quotes, backslashes, $, ; and control characters", domain.ErrInvalid, p.Bin)
 	}
 	for k, v := range p.Env {
-		if !envName.MatchString(k) || !clean(v) || strings.ContainsFunc(v, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
+		if !envName().MatchString(k) || !clean(v) || strings.ContainsFunc(v, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
 			return fmt.Errorf("%w: a unit file cannot set %s to %q", domain.ErrInvalid, k, v)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"gaia/domain"
 )
@@ -14,8 +15,10 @@ const DefaultPrefix = "gaia"
 
 var (
 	// No dash: slices nest at dashes, and gaia-x.slice would be a child of gaia.slice.
-	prefixForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
-	unitForm   = regexp.MustCompile(`^[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-]*)?\.(service|socket|slice|timer|target|scope)$`)
+	prefixForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`) })
+	unitForm   = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-]*)?\.(service|socket|slice|timer|target|scope)$`)
+	})
 )
 
 // Names derives the name of every unit and bus object of one installation from its prefix, so that a demo or a test
@@ -27,7 +30,7 @@ func NewNames(prefix string) (Names, error) {
 	if prefix == "" {
 		prefix = DefaultPrefix
 	}
-	if !prefixForm.MatchString(prefix) {
+	if !prefixForm().MatchString(prefix) {
 		return Names{}, fmt.Errorf("%w: GAIA_PREFIX %q must be a lower-case letter and up to 15 lower-case letters or digits", domain.ErrInvalid, prefix)
 	}
 	return Names{Prefix: prefix}, nil
@@ -103,7 +106,7 @@ func cut(s, prefix, suffix string) (string, bool) {
 // checkUnit refuses a name that systemd would refuse, or take for something else, before it reaches the bus: the bus
 // drops the whole connection of a client that sends text which is no UTF-8.
 func checkUnit(unit string) error {
-	if len(unit) > 255 || !unitForm.MatchString(unit) {
+	if len(unit) > 255 || !unitForm().MatchString(unit) {
 		return fmt.Errorf("%w: %q is no unit name", domain.ErrInvalid, unit)
 	}
 	return nil

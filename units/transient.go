@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	sdbus "github.com/coreos/go-systemd/v22/dbus"
@@ -21,7 +22,7 @@ import (
 // runStopTimeout is how long a run has between SIGTERM and SIGKILL; its host extends it while it saves what is there.
 const runStopTimeout = 10 * time.Second
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // lostInCommands: systemd 252 escapes these in a transient unit's file in a way that it does not read back, so that after a
 // daemon-reload the command would have another argument. A path with them is refused rather than lost then.
@@ -85,7 +86,7 @@ func (u RunUnit) check() error {
 		return fmt.Errorf("%w: the description is no text: %q", domain.ErrInvalid, u.Description)
 	}
 	for k, v := range u.Environment {
-		if !envName.MatchString(k) || !clean(v) {
+		if !envName().MatchString(k) || !clean(v) {
 			return fmt.Errorf("%w: environment variable %q", domain.ErrInvalid, k)
 		}
 	}
