@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"gaia/domain"
@@ -142,10 +143,12 @@ func LoadCheckout(dir string) (Checkout, error) {
 	return ParseCheckout(path, data)
 }
 
-var branchPrefix = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?$`)
+var branchPrefix = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?$`)
+})
 
 func checkBranchPrefix(s string) error {
-	if !branchPrefix.MatchString(s) || strings.Contains(s, "..") || strings.Contains(s, ".lock") || strings.HasSuffix(s, ".") || strings.Contains(s, "./") || len(s) > 100 {
+	if !branchPrefix().MatchString(s) || strings.Contains(s, "..") || strings.Contains(s, ".lock") || strings.HasSuffix(s, ".") || strings.Contains(s, "./") || len(s) > 100 {
 		return fmt.Errorf("%q cannot start the name of a branch: use letters, digits, - and _ in parts that end with /, such as \"gaia/\"", s)
 	}
 	return nil

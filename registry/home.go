@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"gaia/domain"
@@ -34,7 +35,7 @@ type Home struct {
 	User        string // the user's home folder
 }
 
-var prefixForm = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
+var prefixForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`) })
 
 // Open works out a user's folders and the prefix from the environment. It makes nothing; see Prepare.
 func Open(getenv func(string) string) (Home, string, error) {
@@ -46,7 +47,7 @@ func open(getenv func(string) string, runtimeFallback string) (Home, string, err
 	if prefix == "" {
 		prefix = DefaultPrefix
 	}
-	if !prefixForm.MatchString(prefix) {
+	if !prefixForm().MatchString(prefix) {
 		return Home{}, "", fmt.Errorf("GAIA_PREFIX %q must be a lower-case letter and at most 15 more of a-z and 0-9 (no dash: slices nest at dashes)", prefix)
 	}
 	h := Home{User: getenv("HOME"), Dir: getenv("GAIA_HOME")}

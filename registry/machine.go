@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"gaia/domain"
 	"gaia/internal/durable"
@@ -63,12 +64,12 @@ type AgentConfig struct {
 }
 
 var (
-	agentName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`)
-	envName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	agentName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_-]{0,31}$`) })
+	envName   = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 )
 
 func checkEnvName(s string) error {
-	if !envName.MatchString(s) {
+	if !envName().MatchString(s) {
 		return fmt.Errorf("%q is no name of an environment variable", s)
 	}
 	return nil
@@ -103,7 +104,7 @@ func (t *table) environment(key string) map[string]string {
 }
 
 func checkAgentName(s string) error {
-	if !agentName.MatchString(s) {
+	if !agentName().MatchString(s) {
 		return fmt.Errorf("agent name %q must be a lower-case letter and at most 31 more of a-z, 0-9, _ and -", s)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -31,10 +32,10 @@ type Trust struct {
 // TrustedHooks are hooks that a person has looked at.
 type TrustedHooks struct{ Checkout, SHA256 string }
 
-var hexSHA256 = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var hexSHA256 = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
 
 func checkSHA256(s string) error {
-	if !hexSHA256.MatchString(s) {
+	if !hexSHA256().MatchString(s) {
 		return fmt.Errorf("%q is no SHA-256 in hex", s)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"gaia/domain"
@@ -35,7 +36,7 @@ func madeFor(reason, key string) (from string, ok bool) {
 	return reason[i+len(" from "):], true
 }
 
-var runForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`)
+var runForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,63}$`) })
 
 // hold returns a failure that only a person can mend.
 func hold(format string, a ...any) error {
@@ -71,7 +72,7 @@ func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, er
 	if err := domain.CheckIdentifier(r.Identifier); err != nil {
 		return domain.Tree{}, err
 	}
-	if r.Ticket == "" || !runForm.MatchString(r.Run) {
+	if r.Ticket == "" || !runForm().MatchString(r.Run) {
 		return domain.Tree{}, fmt.Errorf("a worktree is made for a ticket and a run, not for ticket %q and run %q: %w", r.Ticket, r.Run, domain.ErrInvalid)
 	}
 	key := domain.WorkspaceKey(r.Identifier)
@@ -372,12 +373,12 @@ func (j *job) checkedOut(path string) error {
 	return hold("the branch %s is checked out at %s; %s", j.branch, path, mend)
 }
 
-var lockInWay = regexp.MustCompile(`Unable to create '([^\n]*\.lock)': File exists`)
+var lockInWay = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`Unable to create '([^\n]*\.lock)': File exists`) })
 
 // staleLock returns the lock file that git's message complains about, if it is so old that its git has probably died. A
 // younger one goes away by itself, and the next attempt succeeds.
 func staleLock(text string, now time.Time) string {
-	m := lockInWay.FindStringSubmatch(text)
+	m := lockInWay().FindStringSubmatch(text)
 	if m == nil {
 		return ""
 	}

@@ -171,10 +171,10 @@ func (g *Git) Free() (uint64, error) {
 }
 
 // plainBranch is a name of which it is plain that git takes it.
-var plainBranch = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]*(/[A-Za-z0-9_-]+)*$`)
+var plainBranch = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]*(/[A-Za-z0-9_-]+)*$`) })
 
 func (g *Git) checkBranchName(ctx context.Context, branch string) error {
-	if plainBranch.MatchString(branch) && branch != "HEAD" {
+	if plainBranch().MatchString(branch) && branch != "HEAD" {
 		return nil
 	}
 	if strings.HasPrefix(branch, "-") || branch == "HEAD" {
