@@ -117,6 +117,19 @@ func (d *Conductor) claim(ctx context.Context) error {
 	}
 }
 
+// claimEagerly claims before the tick where a ticket has changed since the last one: most likely there is work, and what
+// the tick looks at first is as it was moments ago. Whatever it has not looked at yet, such as a crash, it is first to see.
+func (d *Conductor) claimEagerly(ctx context.Context) error {
+	d.mu.Lock()
+	eager := d.eager
+	d.eager = false
+	d.mu.Unlock()
+	if !eager {
+		return nil
+	}
+	return d.claim(ctx)
+}
+
 func (d *Conductor) mayClaim() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -41,6 +41,8 @@ type Conductor struct {
 	draining   bool            // as the hub last said
 	looked     bool            // units and folders have been listed together once
 	adopted    bool            // hub, units and folders have been listed together once
+	whole      bool            // the last tick has seen everything
+	eager      bool            // a ticket has changed since the last tick
 	over       bool            // superseded
 	stopping   bool
 	ticked     time.Duration   // Mono, when the last tick began
@@ -177,7 +179,10 @@ func (d *Conductor) Run(ctx context.Context) error {
 
 	ready := false
 	for {
-		err := d.tick(ctx)
+		err := d.claimEagerly(ctx)
+		if err == nil {
+			err = d.tick(ctx)
+		}
 		if errors.Is(err, ErrSuperseded) {
 			return d.supersede()
 		}
@@ -352,9 +357,15 @@ func (d *Conductor) followEvents(ctx context.Context) {
 			if e.Seq > 0 {
 				seq = max(seq, e.Seq)
 			}
-			if e.Actor != own { // or each heartbeat would call for the next
-				d.Wake()
+			if e.Actor == own { // or each heartbeat would call for the next
+				return
 			}
+			if e.Type == "ticket" {
+				d.mu.Lock()
+				d.eager = true
+				d.mu.Unlock()
+			}
+			d.Wake()
 		})
 	})
 }

@@ -26,7 +26,7 @@ const reservedFor = 10 * time.Minute
 func (d *Conductor) tick(ctx context.Context) error {
 	defer d.setStatus()
 	d.mu.Lock()
-	d.ticked = d.cfg.Clock.Mono()
+	d.ticked, d.whole = d.cfg.Clock.Mono(), false
 	d.mu.Unlock()
 	if err := d.step("reading the run folders"); err != nil {
 		return err
@@ -64,6 +64,9 @@ func (d *Conductor) tick(ctx context.Context) error {
 	if hubErr != nil {
 		return nil
 	}
+	d.mu.Lock()
+	d.whole = true
+	d.mu.Unlock()
 	return d.claim(ctx)
 }
 

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -205,6 +207,7 @@ var messages = []struct {
 	{"can't find session", ErrNoSession},
 	{"no such session", ErrNoSession},
 	{"can't find pane", ErrNoPane},
+	{"no current target", ErrNoPane}, // a server that has no session yet
 	{"can't find window", ErrNoPane},
 }
 
@@ -278,6 +281,19 @@ func (s Server) NewSession(ctx context.Context, n NewSession) (IDs, error) {
 		return IDs{}, fmt.Errorf("tmux named the session %q instead of %q", f[4], n.Name)
 	}
 	return IDs{Session: f[0], Window: f[1], Pane: f[2], PID: pid}, nil
+}
+
+// SetEnvironment gives programs that are started from now on these variables on top of what the server has.
+func (s Server) SetEnvironment(ctx context.Context, env map[string]string) error {
+	var args []string
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		args = append(args, "set-environment", "-g", "--", name, word(env[name]), ";")
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	_, err := s.run(ctx, args[:len(args)-1]...)
+	return err
 }
 
 // title makes one harmless line of s: tmux would read # as the start of a style.

@@ -126,7 +126,7 @@ func (p *WorkspaceProcess) Ensure(_ context.Context, r domain.TreeRequest) (doma
 			t = made
 			return nil
 		}
-		dir := filepath.Join(w.Root, domain.WorkspaceKey(r.Identifier))
+		dir := p.Path(r.Identifier)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return &domain.WorkspaceError{Err: err}
 		}
@@ -185,6 +185,11 @@ func (p *WorkspaceProcess) Base(context.Context) (string, error) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	return p.w.base, nil
+}
+
+// Path returns where a ticket's tree is or would be.
+func (p *WorkspaceProcess) Path(identifier string) string {
+	return filepath.Join(p.w.Root, domain.WorkspaceKey(identifier))
 }
 
 // GitDir returns the git directory of a tree.

@@ -9,18 +9,25 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gaia/session"
 	"gaia/workspace"
 )
 
-// execTimeout bounds all that Exec does: the wait for the host and the checks of the tree.
-const execTimeout = time.Minute
+const (
+	// execTimeout bounds what Exec does once the host lets it go on: the checks of the tree.
+	execTimeout = time.Minute
+	// silence is how long the pane stays empty before it says what it waits for.
+	silence = time.Second
+)
 
 // Exec makes the calling process, which is the pane's, the agent of the run. It returns only if that is not possible, with
 // the status to exit with; why stands on the screen and is told to the host.
@@ -43,11 +50,11 @@ func Exec(folder session.Folder, stderr io.Writer) int {
 }
 
 func become(folder session.Folder) error {
-	ctx, cancel := context.WithTimeout(context.Background(), execTimeout)
-	defer cancel()
-	if err := passGate(ctx, folder); err != nil {
+	if err := stand(folder, os.Stdin, os.Stdout); err != nil {
 		return fmt.Errorf("waiting for the host: %w", err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), execTimeout)
+	defer cancel()
 	tree, err := folder.Tree()
 	if err != nil {
 		return err
@@ -68,6 +75,26 @@ func become(folder session.Folder) error {
 	if err := syscall.Exec(tree.Argv[0], tree.Argv, environ(env)); err != nil {
 		return fmt.Errorf("starting %s: %w", tree.Argv[0], err)
 	}
+	return nil
+}
+
+// stand waits at the gate. A person may be attached meanwhile: the pane says what it waits for, keys that would end or stop
+// it do not, and nothing that was typed reaches the agent, which would take it for an answer.
+func stand(folder session.Folder, in, out *os.File) error {
+	keys := make(chan os.Signal, 1)
+	signal.Notify(keys, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTSTP) // execve gives them their ordinary meaning again
+	said := make(chan bool, 1)
+	note := time.AfterFunc(silence, func() {
+		fmt.Fprintln(out, "The agent starts here as soon as its worktree is ready and the hooks are done.")
+		said <- true
+	})
+	if err := passGate(folder); err != nil {
+		return err
+	}
+	if !note.Stop() && <-said {
+		fmt.Fprint(out, "\x1b[H\x1b[2J\x1b[3J")
+	}
+	_ = unix.IoctlSetInt(int(in.Fd()), unix.TCFLSH, unix.TCIFLUSH) // where it is no terminal, nothing was typed
 	return nil
 }
 

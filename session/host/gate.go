@@ -19,33 +19,59 @@ import (
 // the lock goes when Exec has become the agent or has died, and an agentError in the file says why it died.
 const fileExec = "exec"
 
+// fileGate is there once the gate has been opened, by which Exec tells that from the host's death.
+const fileGate = "gate"
+
 const gatePoll = 2 * time.Millisecond
 
-// gate keeps the pane from becoming the agent until the host has looked at it: it is an exclusive lock on the start mark,
-// which the kernel takes back if the host dies.
+// gate keeps the pane from becoming the agent until the host lets it: it is an exclusive lock on the start mark, which
+// the kernel takes back if the host dies.
 type gate struct{ f *os.File }
 
-func closeGate(folder session.Folder) (gate, error) {
+func closeGate(folder session.Folder) (*gate, error) {
 	f, err := os.Open(folder.Path(session.FileStarted))
 	if err != nil {
-		return gate{}, fmt.Errorf("opening the start mark: %w", err)
+		return nil, fmt.Errorf("opening the start mark: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return gate{}, errors.Join(fmt.Errorf("locking the start mark: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("locking the start mark: %w", err), f.Close())
 	}
-	return gate{f}, nil
+	return &gate{f}, nil
 }
 
-func (g gate) open() { _ = g.f.Close() }
+// open lets the pane in.
+func (g *gate) open(folder session.Folder) error {
+	if err := os.WriteFile(folder.Path(fileGate), nil, 0o600); err != nil {
+		return fmt.Errorf("letting the pane go on: %w", err)
+	}
+	g.close()
+	return nil
+}
 
-// passGate waits until the host lets the pane go on.
-func passGate(ctx context.Context, folder session.Folder) error {
+// close gives the lock back. The pane is not let in by that alone.
+func (g *gate) close() { _ = g.f.Close() } // a second time is no harm
+
+// passGate waits until the host lets the pane go on, which may be as long as worktree and hooks take.
+func passGate(folder session.Folder) error {
 	f, err := os.Open(folder.Path(session.FileStarted))
 	if err != nil {
 		return fmt.Errorf("no host has started this run: %w", err)
 	}
 	defer f.Close()
-	return lock(ctx, f, unix.LOCK_SH)
+	for {
+		// The kernel wakes this process at once; to ask again and again would cost every waiting run some of the machine.
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := os.Lstat(folder.Path(fileGate)); err != nil {
+			return fmt.Errorf("the host has ended: %w", err)
+		}
+		return nil
+	}
 }
 
 func lock(ctx context.Context, f *os.File, how int) error {

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +27,14 @@ import (
 )
 
 const (
-	treePoll     = 2 * time.Millisecond // at first, and then a twentieth of the time that it has taken
+	treePoll     = time.Millisecond // at first, and then a twentieth of the time that it has taken
 	treePollMax  = 100 * time.Millisecond
 	panePoll     = 20 * time.Millisecond
-	openTimeout  = 2 * execTimeout  // from the start of tmux until the agent runs
+	openTimeout  = 2 * execTimeout  // for tmux and the pane, and again for the pane to become the agent
 	statusWait   = 3 * time.Second  // tmux learns of the end of a pane's process a moment after the kernel
 	drainWait    = 15 * time.Second // for what the agent printed last, as long as something comes
 	quiet        = time.Second
+	pipeQuiet    = 100 * time.Millisecond
 	captureWait  = 2 * time.Second  // together with endTimeout less than systemd's patience
 	endTimeout   = 5 * time.Second  // of tmux and the agent, when the run is told to end
 	politeEnd    = 3 * time.Second  // of which the agent has this much for itself
@@ -131,13 +133,23 @@ func (h *host) run(ctx context.Context) int {
 	return code
 }
 
-// live takes the run to its end and returns what is known of it; after says whether after_run is due.
+// live takes the run to its end and returns what is known of it; after says whether after_run is due. The session is
+// opened before the worktree is there, so that neither waits for the other; the pane stands at the gate meanwhile.
 func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 	h.notify(h.status("waits for the worktree"))
-	if err := h.waitTree(ctx); err != nil {
-		return h.failure(ctx, session.CauseTree, err), false
+	pane, gate, err := h.open(ctx)
+	if err != nil {
+		return h.failure(ctx, session.CauseStart, err), false
 	}
-	var err error
+	defer pane.Close()
+	defer gate.close()
+	if err := h.waitTree(ctx); err != nil {
+		cause := session.CauseTree
+		if errors.Is(err, errEnded) {
+			cause = session.CauseStart
+		}
+		return h.failure(ctx, cause, err), false
+	}
 	if h.env, err = h.folder.Env(); err != nil {
 		return h.failure(ctx, session.CauseStart, err), false
 	}
@@ -156,12 +168,15 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 			return h.failure(ctx, session.CauseHook, err), false
 		}
 	}
-	h.notify(h.status("opens the session"))
-	if err := h.open(ctx); err != nil {
+	if err := h.letIn(ctx, pane, gate); err != nil {
 		return h.failure(ctx, session.CauseStart, err), true
 	}
 	h.notify("READY=1", h.status("the agent runs"))
 	h.log.Info().Str("socket", h.spec.Socket).Msg("the agent runs")
+	// What people start in the session finds what the agent has. The agent itself got it at the gate and waits for none of it.
+	if err := h.server.SetEnvironment(ctx, serverEnv(h.env)); err != nil {
+		h.log.Warn().Err(err).Msg("windows that people open in the session lack the run's PATH")
+	}
 	return h.wait(ctx), true
 }
 
@@ -182,6 +197,10 @@ func (h *host) waitTree(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-h.gone:
+			return errEnded
+		case <-h.down:
+			return errEnded
 		case <-over.C:
 			return fmt.Errorf("no worktree came within %s", timeout)
 		case <-time.After(min(max(time.Since(begun)/20, treePoll), treePollMax)):
@@ -207,85 +226,106 @@ func (h *host) failure(ctx context.Context, cause string, err error) session.Rec
 	return rec
 }
 
-// open starts tmux, opens the one pane, looks at it and lets it become the agent.
-func (h *host) open(ctx context.Context) error {
+// open starts tmux and opens the one pane, which waits at the gate. The caller closes both.
+func (h *host) open(ctx context.Context) (*os.File, *gate, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	h.server = tmux.Server{Socket: h.spec.Socket, Conf: h.folder.Path(fileTmuxConf)}
 	if err := h.server.CheckSocket(); err != nil {
-		return err
+		return nil, nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(h.spec.Socket), 0o700); err != nil {
-		return fmt.Errorf("making the folder of the tmux sockets: %w", err)
+		return nil, nil, fmt.Errorf("making the folder of the tmux sockets: %w", err)
 	}
 	if err := os.WriteFile(h.server.Conf, tmux.Conf(), 0o600); err != nil {
-		return fmt.Errorf("writing tmux's configuration: %w", err)
+		return nil, nil, fmt.Errorf("writing tmux's configuration: %w", err)
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("finding this program: %w", err)
+		return nil, nil, fmt.Errorf("finding this program: %w", err)
 	}
-	barrier, err := closeGate(h.folder)
+	gate, err := closeGate(h.folder)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer barrier.open()
-	if err := h.startServer(ctx); err != nil {
-		return err
+	pane, err := h.openPane(ctx, self)
+	if err != nil {
+		gate.close()
+		return nil, nil, err
+	}
+	return pane, gate, nil
+}
+
+func (h *host) openPane(ctx context.Context, self string) (*os.File, error) {
+	err := h.startServer(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if h.output, err = openOutput(h.folder); err != nil {
-		return err
+		return nil, err
 	}
 	h.ids, err = h.server.NewSession(ctx, tmux.NewSession{
 		Name: tmux.SessionName(h.spec.Identifier), Title: h.spec.Identifier + " · " + h.spec.Project,
-		Dir: h.tree.Path, Cols: orDefault(h.spec.Cols, 200), Rows: orDefault(h.spec.Rows, 50),
+		Dir: cmp.Or(h.spec.Worktree, "/"), Cols: cmp.Or(h.spec.Cols, 200), Rows: cmp.Or(h.spec.Rows, 50),
 		Argv: []string{self, "exec", string(h.folder)}, Output: h.output.r,
 	})
 	if err != nil {
-		return fmt.Errorf("opening the session: %w", err)
+		return nil, fmt.Errorf("opening the session: %w", err)
 	}
 	// The pane waits at the gate, so that its process is there and its id cannot be another's yet.
 	if err := h.watchPane(); err != nil {
-		return err
+		return nil, err
 	}
 	group, err := cgroupOf(strconv.Itoa(h.ids.PID))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if group != h.group {
-		return fmt.Errorf("tmux moved the pane to the control group %s, where the run's limits do not hold; the run's own is %s", group, h.group)
+		return nil, fmt.Errorf("tmux moved the pane to the control group %s, where the run's limits do not hold; the run's own is %s", group, h.group)
 	}
 	pane, err := awaitPane(ctx, h.folder, h.gone)
 	if err != nil {
-		return fmt.Errorf("waiting for the pane: %w", err)
+		return nil, fmt.Errorf("waiting for the pane: %w", err)
 	}
-	defer pane.Close()
-	barrier.open()
-	return awaitAgent(ctx, pane)
+	return pane, nil
 }
 
-func orDefault(n, def int) int {
-	if n <= 0 {
-		return def
+// letIn opens the gate and returns when the pane has become the agent.
+func (h *host) letIn(ctx context.Context, pane *os.File, gate *gate) error {
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if err := gate.open(h.folder); err != nil {
+		return err
 	}
-	return n
+	return awaitAgent(ctx, pane)
 }
 
 // serverEnv is what the tmux server gets, and with it whatever a person starts in the session. It has neither the bus nor
 // the runtime folder: with them tmux asks systemd to put each pane into a scope of its own, out of reach of the run's
 // limits. And it has nothing secret, since everybody who attaches can read it.
-func serverEnv(env map[string]string) []string {
-	out := map[string]string{"LANG": "C.UTF-8", "PATH": os.Getenv("PATH")}
+func serverEnv(env map[string]string) map[string]string {
+	out := map[string]string{}
 	for _, name := range []string{"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"} {
 		if v := env[name]; v != "" {
 			out[name] = v
 		}
 	}
-	return environ(out)
+	return out
+}
+
+// unitEnv is the environment that systemd gave to this process.
+func unitEnv() map[string]string {
+	env := map[string]string{"LANG": "C.UTF-8"}
+	for _, kv := range os.Environ() {
+		if k, v, ok := strings.Cut(kv, "="); ok && v != "" {
+			env[k] = v
+		}
+	}
+	return env
 }
 
 func (h *host) startServer(ctx context.Context) error {
-	cmd := h.server.Foreground(serverEnv(h.env))
+	cmd := h.server.Foreground(environ(serverEnv(unitEnv())))
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting tmux: %w", err)
@@ -378,13 +418,15 @@ func (h *host) paneEnd(stop context.Context) (rec session.Record, ok bool) {
 			if pane.Signal != 0 {
 				rec.Signal = unix.SignalName(syscall.Signal(pane.Signal))
 			}
-			if pane.Dead {
-				return rec, true
-			}
 			if n := h.output.file.written.Load(); n != printed {
 				printed, at = n, time.Now()
 			}
-			if time.Since(at) > quiet || stop.Err() != nil {
+			// What tmux has read of the pane it may still be writing to our pipe.
+			still := quiet
+			if pane.Dead {
+				still = pipeQuiet
+			}
+			if time.Since(at) > still || stop.Err() != nil {
 				return rec, true
 			}
 		case time.Since(begun) > statusWait:

@@ -312,8 +312,11 @@ func TestAgentsWorld(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, sh, exe, "nothing stands between tmux and the agent")
 
-	out, err := r.server(t, l).Command(t.Context(), "show-environment", "-g").Output()
-	require.NoError(t, err)
+	var out []byte
+	eventually(t, "the session's environment", func() bool {
+		out, err = r.server(t, l).Command(t.Context(), "show-environment", "-g").Output()
+		return err == nil && strings.Contains(string(out), "HOME="+r.env.Home+"\n")
+	})
 	require.NotContains(t, string(out), secret)
 	for _, name := range []string{"XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "NOTIFY_SOCKET", "INVOCATION_ID", "GAIA_", "JOURNAL_STREAM"} {
 		require.NotContains(t, string(out), name)
@@ -324,6 +327,7 @@ func TestAgentsWorld(t *testing.T) {
 			require.NotContains(t, string(line), secret)
 		}
 	}
+	require.Contains(t, string(out), "PATH=/usr/local/bin:/usr/bin:/bin\n", "what people start in the session is found where the agent finds it")
 	out, err = r.server(t, l).Command(t.Context(), "list-sessions", "-F", "#{session_name} #{window_width} #{pane_current_path}").Output()
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(string(out), "shop-7 200 "), string(out))
@@ -573,17 +577,17 @@ func TestAfterRunExtendsTheStop(t *testing.T) {
 	eventually(t, "the hook", func() bool { _, err := os.Stat(filepath.Join(l.Folder, "end.begun")); return err == nil })
 	_, err := session.Folder(l.Folder).Record()
 	require.NoError(t, err)
-	require.Empty(t, panes(r, t, l), "the agent has ended before")
+	require.Empty(t, panesOrNone(r, t, l), "the agent has ended before")
 	require.NoError(t, <-stopped)
 	require.FileExists(t, filepath.Join(l.Folder, "end.done"))
 	rec := r.record(t, l)
 	require.Equal(t, "success", rec.ServiceResult)
 }
 
-func panes(r *rig, t testing.TB, l domain.Launch) []tmux.Pane {
+func panesOrNone(r *rig, t testing.TB, l domain.Launch) []tmux.Pane {
 	t.Helper()
 	p, err := r.server(t, l).Panes(t.Context())
-	if err != nil {
+	if err != nil && !errors.Is(err, tmux.ErrNoPane) {
 		require.ErrorIs(t, err, tmux.ErrNoServer)
 	}
 	return p
@@ -682,6 +686,52 @@ func TestTreeComesLater(t *testing.T) {
 	require.NoError(t, session.Folder(l.Folder).WriteTree(tree))
 	require.NoError(t, <-started)
 	require.NoError(t, r.exec.Stop(t.Context(), l.Run))
+}
+
+// Who attaches before the agent is there sees what it waits for; nothing that is typed ends the wait or reaches the agent.
+func TestAttachBeforeTheAgent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var tree session.TreeFile
+	l := r.prepare(t, plan{noTree: true, script: `touch "$GAIA_END.ready"; read -r line; echo "$line" >"$GAIA_END.line"; ` + agent,
+		edit: func(_ *session.Spec, f *session.TreeFile, _ map[string]string) { tree = *f }})
+	started := make(chan error, 1)
+	go func() { started <- r.exec.Start(context.WithoutCancel(t.Context()), l) }()
+	screen := func() string {
+		panes := panesOrNone(r, t, l)
+		if len(panes) != 1 {
+			return ""
+		}
+		text, err := r.server(t, l).Capture(t.Context(), panes[0].ID)
+		require.NoError(t, err)
+		return text
+	}
+	eventually(t, "the pane to say what it waits for", func() bool { return strings.Contains(screen(), "as soon as its worktree is ready") })
+	require.NoError(t, r.server(t, l).Command(t.Context(), "send-keys", "-t", "%0", "C-c", "C-\\\\", "C-z", "rm -rf", "Enter").Run())
+	eventually(t, "the keys", func() bool { return strings.Contains(screen(), "rm -rf") })
+	require.NoError(t, session.Folder(l.Folder).WriteTree(tree))
+	require.NoError(t, <-started)
+	eventually(t, "the agent", func() bool { _, err := os.Stat(filepath.Join(l.Folder, "end.ready")); return err == nil })
+	require.NotContains(t, screen(), "worktree is ready", "the agent's screen is its own")
+	require.NoError(t, r.server(t, l).Command(t.Context(), "send-keys", "-t", "%0", "go on", "Enter").Run())
+	eventually(t, "the agent's line", func() bool { return has(l, "end.line") })
+	require.Equal(t, "go on\n", read(t, l, "end.line"))
+	r.end(t, l.Run, 0)
+	require.Equal(t, 0, *r.record(t, l).Exit)
+}
+
+// A session that a person closes while its agent is awaited ends the run, and no agent starts.
+func TestSessionClosedBeforeTheAgent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	l := r.prepare(t, plan{noTree: true})
+	started := make(chan error, 1)
+	go func() { started <- r.exec.Start(context.WithoutCancel(t.Context()), l) }()
+	eventually(t, "the pane", func() bool { return len(panesOrNone(r, t, l)) == 1 })
+	require.NoError(t, r.server(t, l).Kill(t.Context()))
+	require.Error(t, <-started)
+	rec := r.record(t, l)
+	require.Equal(t, session.CauseStart, rec.Cause, rec.Note)
 }
 
 func TestTreeNeverComes(t *testing.T) {

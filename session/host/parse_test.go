@@ -95,15 +95,14 @@ func TestServerEnv(t *testing.T) {
 		"HOME": "/h", "PATH": "/p", "LANG": "de_DE.UTF-8", "XDG_RUNTIME_DIR": "/run/user/1", "DBUS_SESSION_BUS_ADDRESS": "x",
 		"GAIA_TOKEN_FILE": "/t", "API_KEY": "secret", "SSH_AUTH_SOCK": "/s", "TMUX": "x", "NOTIFY_SOCKET": "x",
 	})
-	require.Equal(t, []string{"HOME=/h", "LANG=de_DE.UTF-8", "PATH=/p"}, got)
-	require.Contains(t, serverEnv(nil), "LANG=C.UTF-8")
+	require.Equal(t, map[string]string{"HOME": "/h", "LANG": "de_DE.UTF-8", "PATH": "/p"}, got)
 }
 
-// The gate opens when its holder dies, is passed by nobody before, and a second pane is refused.
+// The gate is passed by nobody before it is opened, and a second pane is refused.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	folder := session.Folder(t.TempDir())
-	require.Error(t, passGate(t.Context(), folder), "nothing was started")
+	require.Error(t, passGate(folder), "nothing was started")
 	require.NoError(t, folder.MarkStarted(session.Started{Run: "r"}))
 	g, err := closeGate(folder)
 	require.NoError(t, err)
@@ -114,11 +113,11 @@ func TestGate(t *testing.T) {
 	require.NoError(t, err)
 	_, err = announce(folder)
 	require.ErrorIs(t, err, os.ErrExist)
-	go func() { passed <- passGate(t.Context(), folder) }()
+	go func() { passed <- passGate(folder) }()
 	seen, err := awaitPane(t.Context(), folder, nil)
 	require.NoError(t, err)
 	require.Empty(t, passed)
-	g.open()
+	require.NoError(t, g.open(folder))
 	require.NoError(t, <-passed)
 	told := make(chan error, 1)
 	go func() { told <- awaitAgent(t.Context(), seen) }()
@@ -132,4 +131,17 @@ func TestGate(t *testing.T) {
 	close(ended)
 	_, err = awaitPane(t.Context(), session.Folder(t.TempDir()), ended)
 	require.ErrorIs(t, err, errEnded)
+}
+
+// The death of the host lets nobody in.
+func TestGateOfADeadHost(t *testing.T) {
+	t.Parallel()
+	folder := session.Folder(t.TempDir())
+	require.NoError(t, folder.MarkStarted(session.Started{Run: "r"}))
+	g, err := closeGate(folder)
+	require.NoError(t, err)
+	passed := make(chan error, 1)
+	go func() { passed <- passGate(folder) }()
+	g.close() // as the kernel does
+	require.ErrorContains(t, <-passed, "the host has ended")
 }
