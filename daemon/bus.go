@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -130,31 +133,49 @@ func (b *BusObject) export(conn *dbus.Conn) (*prop.Properties, error) {
 		return nil, fmt.Errorf("exporting the methods: %w", err)
 	}
 	node := &introspect.Node{
-		Name: string(b.path()),
-		Interfaces: []introspect.Interface{
-			introspect.IntrospectData, prop.IntrospectData,
-			{
-				Name: b.iface(),
-				Methods: []introspect.Method{
-					{Name: "Tick"},
-					{Name: "Drain"},
-					{Name: "Resume"},
-					{Name: "Reload"},
-					{Name: "ListRuns", Args: []introspect.Arg{{Name: "runs", Type: busRunsSignature, Direction: "out"}}},
-					{Name: "StopRun", Args: []introspect.Arg{{Name: "run", Type: "s", Direction: "in"}}},
-				},
-				Signals: []introspect.Signal{
-					{Name: "RunStarted", Args: []introspect.Arg{{Name: "number", Type: "u"}, {Name: "id", Type: "s"}, {Name: "ticket", Type: "s"}}},
-					{Name: "RunEnded", Args: []introspect.Arg{{Name: "number", Type: "u"}, {Name: "id", Type: "s"}, {Name: "ticket", Type: "s"}}},
-				},
-				Properties: props.Introspection(b.iface()),
-			},
-		},
+		Name:       string(b.path()),
+		Interfaces: []introspect.Interface{introspect.IntrospectData, prop.IntrospectData, b.describe()},
 	}
 	if err := conn.Export(introspect.NewIntrospectable(node), b.path(), "org.freedesktop.DBus.Introspectable"); err != nil {
 		return nil, fmt.Errorf("exporting the description: %w", err)
 	}
 	return props, nil
+}
+
+// BusDescription returns the description of the interface that every conductor has on the bus, in the format of D-Bus
+// introspection; the running objects answer with the same.
+func BusDescription(prefix string) ([]byte, error) {
+	b := &BusObject{prefix: prefix}
+	text, err := xml.MarshalIndent(introspect.Node{Interfaces: []introspect.Interface{b.describe()}}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("describing the interface %s: %w", b.iface(), err)
+	}
+	doctype := strings.NewReplacer("\n\t", "\n").Replace(introspect.IntrospectDeclarationString)
+	return slices.Concat([]byte(strings.TrimPrefix(doctype, "\n")), text, []byte("\n")), nil
+}
+
+// describe returns the interface in a fixed order.
+func (b *BusObject) describe() introspect.Interface {
+	d := introspect.Interface{
+		Name: b.iface(),
+		Methods: []introspect.Method{
+			{Name: "Tick"},
+			{Name: "Drain"},
+			{Name: "Resume"},
+			{Name: "Reload"},
+			{Name: "ListRuns", Args: []introspect.Arg{{Name: "runs", Type: busRunsSignature, Direction: "out"}}},
+			{Name: "StopRun", Args: []introspect.Arg{{Name: "run", Type: "s", Direction: "in"}}},
+		},
+		Signals: []introspect.Signal{
+			{Name: "RunStarted", Args: []introspect.Arg{{Name: "number", Type: "u"}, {Name: "id", Type: "s"}, {Name: "ticket", Type: "s"}}},
+			{Name: "RunEnded", Args: []introspect.Arg{{Name: "number", Type: "u"}, {Name: "id", Type: "s"}, {Name: "ticket", Type: "s"}}},
+		},
+	}
+	properties := b.properties(Status{})
+	for _, name := range slices.Sorted(maps.Keys(properties)) {
+		d.Properties = append(d.Properties, properties[name].Introspection(name))
+	}
+	return d
 }
 
 const busRunsSignature = "a(usssss)"

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"encoding/xml"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+	"github.com/godbus/dbus/v5/introspect"
 	"github.com/stretchr/testify/require"
 
+	"gaia/daemon"
 	"gaia/domain"
 	"gaia/internal/usermanager"
 	"gaia/units"
@@ -181,6 +184,12 @@ func TestTheBusObject(t *testing.T) {
 	for _, want := range []string{`name="StopRun"`, `name="RunEnded"`, `name="HubState" type="s" access="read"`, `name="Runs" type="a(usssss)"`} {
 		require.Contains(t, text, want)
 	}
+	shipped, err := daemon.BusDescription(p.env.Prefix)
+	require.NoError(t, err)
+	var running, described introspect.Node
+	require.NoError(t, xml.Unmarshal([]byte(text), &running))
+	require.NoError(t, xml.Unmarshal(shipped, &described))
+	require.Contains(t, running.Interfaces, described.Interfaces[0], "an installation ships what the object says of itself")
 	require.Equal(t, "ada.desk.shop", p.property("MachineId"))
 	require.Equal(t, "SHOP", p.property("Project"))
 	require.Equal(t, "ok", p.property("HubState"))
