@@ -6,6 +6,7 @@ MAKEFLAGS += --no-builtin-rules
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
+BUILD   ?= build
 
 # A tree without git, a tarball for one, still builds; it just knows less about itself.
 VERSION ?= $(shell git describe --tags --match 'v*' --dirty 2>/dev/null | sed 's/^v//' | grep . || echo 0.0.0-dev)
@@ -16,24 +17,44 @@ LDFLAGS := -s -w -X gaia/internal/version.version=$(VERSION) -X gaia/internal/ve
 # Many tests wait for units and processes and not for a processor, hence more in parallel than there are processors.
 TESTFLAGS ?= -race -timeout 20m -parallel 8
 
-.PHONY: build man install demo bench test lint clean
+# What runs here is built for here, whatever GOARCH the result is for.
+HERE := env -u GOOS -u GOARCH
+TOOL := $(HERE) go tool -modfile=tools/go.mod
+
+.PHONY: build man completions install package demo bench test lint clean
 
 # Static and without cgo: one file runs on every distribution.
 build:
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o build/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o '$(BUILD)/' ./cmd/...
 
 # The manual pages, from man/*.md.
 man:
-	rm -rf build/man && mkdir -p build/man
-	for page in man/*.md; do \
-	  go tool -modfile=tools/go.mod go-md2man -in "$$page" -out "build/man/$$(basename "$$page" .md)"; done
+	rm -rf '$(BUILD)/man' && mkdir -p '$(BUILD)/man'
+	for page in man/*.md; do $(TOOL) go-md2man -in "$$page" -out "$(BUILD)/man/$$(basename "$$page" .md)"; done
 
-install: build man
+# For bash, zsh and fish, from the command itself.
+completions:
+	mkdir -p '$(BUILD)/completions'
+	for shell in bash zsh fish; do $(HERE) go run ./cmd/gaia completion "$$shell" >"$(BUILD)/completions/$$shell"; done
+
+# Everything of an installation; a package holds the same. Nothing is enabled or started.
+install: build man completions
 	install -d '$(DESTDIR)$(PREFIX)/bin'
-	for program in cmd/*/; do install -m 755 "build/$$(basename "$$program")" '$(DESTDIR)$(PREFIX)/bin/'; done
-	for page in build/man/*.[1-8]; do \
+	for program in cmd/*/; do install -m 755 "$(BUILD)/$$(basename "$$program")" '$(DESTDIR)$(PREFIX)/bin/'; done
+	umask 022; $(HERE) go run ./internal/dist -prefix '$(PREFIX)' '$(DESTDIR)/'
+	install -D -m 644 internal/log/gaia.catalog '$(DESTDIR)$(PREFIX)/lib/systemd/catalog/gaia.catalog'
+	for page in '$(BUILD)'/man/*.[1-8]; do \
 	  install -D -m 644 "$$page" '$(DESTDIR)$(PREFIX)/share/man/man'"$${page##*.}/$$(basename "$$page")"; done
-	install -D -m 644 LICENSE '$(DESTDIR)$(PREFIX)/share/doc/gaia/LICENSE'
+	install -D -m 644 '$(BUILD)/completions/bash' '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gaia'
+	install -D -m 644 '$(BUILD)/completions/zsh' '$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gaia'
+	install -D -m 644 '$(BUILD)/completions/fish' '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gaia.fish'
+	install -D -m 644 -t '$(DESTDIR)$(PREFIX)/share/doc/gaia' LICENSE docs/openapi.yaml tmux/gaia.conf
+
+# build/package/gaia_VERSION_ARCH.deb and gaia-VERSION-1.ARCH.rpm. The same commit gives the same bytes.
+package:
+	rm -rf '$(BUILD)/package'
+	$(MAKE) install DESTDIR='$(BUILD)/package/root' PREFIX=/usr
+	packaging/package.sh '$(VERSION)' '$(BUILD)/package'
 
 # One ticket from its creation to done, by real units, on a hub, a conductor and a home of its own. AGENT=claude has it done
 # by the real program, which needs npm: with your login, or with a scripted model where there is none.
@@ -52,13 +73,13 @@ bench:
 
 lint: man
 	packaging/deps.sh --lint
-	mandoc -Tlint -W warning build/man/*.[1-8]
+	mandoc -Tlint -W warning '$(BUILD)'/man/*.[1-8]
 	@unformatted=$$(find . -name '*.go' -not -path './build/*' -print0 | xargs -0 gofmt -l); \
 	  [[ -z $$unformatted ]] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	go vet -tags root ./...
-	go tool -modfile=tools/go.mod staticcheck ./...
-	go tool -modfile=tools/go.mod staticcheck -tags root ./...
+	$(TOOL) staticcheck ./...
+	$(TOOL) staticcheck -tags root ./...
 
 # The tests build the same binaries with the same flags, so that what build leaves in the cache is theirs.
 test: build
@@ -66,4 +87,4 @@ test: build
 	TESTFLAGS='$(TESTFLAGS)' packaging/test.sh
 
 clean:
-	rm -rf build
+	rm -rf '$(BUILD)'
