@@ -65,11 +65,26 @@ func Print(w io.Writer, f Format, v Value) error {
 	return v.Table(w)
 }
 
-// printJSON escapes also what JSON allows in strings and a terminal obeys.
-func printJSON(w io.Writer, data any) error {
+// PrintLine prints v as one of a stream of values that has no end: JSON in one line, YAML as a document of its own.
+func PrintLine(w io.Writer, f Format, v Value) error {
+	switch f {
+	case JSON:
+		return encode(w, v.Data, "")
+	case YAML:
+		if _, err := io.WriteString(w, "---\n"); err != nil {
+			return err
+		}
+	}
+	return Print(w, f, v)
+}
+
+func printJSON(w io.Writer, data any) error { return encode(w, data, "  ") }
+
+// encode writes JSON, and escapes also what it allows in strings and a terminal obeys.
+func encode(w io.Writer, data any, indent string) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	enc.SetIndent("", "  ")
+	enc.SetIndent("", indent)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(data); err != nil {
 		return err

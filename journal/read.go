@@ -1,0 +1,288 @@
+package journal
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Match is a field that an entry must have with exactly this value.
+type Match struct{ Field, Value string }
+
+// Query says which entries are read.
+type Query struct {
+	// Any are the alternatives: an entry is read where it has every field of one of them. Of fields with the same name in
+	// one alternative one will do. There must be at least one alternative.
+	Any [][]Match
+
+	Since, Until string // "" is no limit; see ParseTime
+	Priority     string // this one and the more urgent ones, see ParsePriority; "" for all
+	Lines        int    // at most so many of the newest to begin with; All for all
+	Follow       bool   // go on with what is written from now on, until the context ends
+}
+
+// All is for Query.Lines.
+const All = -1
+
+// Reader reads the journal of one user.
+type Reader struct {
+	Program string // journalctl where it is ""
+	UID     int
+}
+
+var (
+	// ErrUnavailable is the cause where there is no journal that can be read.
+	ErrUnavailable = errors.New("the journal cannot be read")
+	// ErrTime is the cause where journalctl does not understand a time.
+	ErrTime = errors.New("this is no time")
+)
+
+const (
+	// maxLine bounds one line of journalctl: with the fields that are wanted a longer one is no message for people.
+	maxLine = 4 << 20
+	// maxComplaint bounds what is kept of what journalctl says on its standard error output.
+	maxComplaint = 4 << 10
+	// endTime is how long journalctl has to end after it was told to.
+	endTime = 5 * time.Second
+)
+
+var span = regexp.MustCompile(`^(?:\d+(?:\.\d+)?\s*[a-zA-Z]+\s*)+$`)
+
+// ParseTime turns a time as people write it into one that journalctl understands. It has words of its own ("today",
+// "-2h", "10 min ago", "2026-12-01 14:30"); added are a length such as 90m or 2d, which means that long ago, and RFC 3339.
+func ParseTime(s string) string {
+	if span.MatchString(s) {
+		return "-" + s
+	}
+	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
+		return fmt.Sprintf("@%d.%06d", t.Unix(), t.Nanosecond()/1000)
+	}
+	return s
+}
+
+// Read calls each with every entry, in the order of the journal, until there is no more, the context ends or each fails.
+// When it returns, journalctl has ended. That the context ended is no error.
+func (r Reader) Read(ctx context.Context, q Query, each func(Entry) error) error {
+	args, err := r.args(q)
+	if err != nil {
+		return err
+	}
+	if q.Follow { // journalctl would wait for ever for a file that it may read
+		if err := r.readable(ctx); err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd, complaint := r.command(ctx, args)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("read the journal: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, r.explain(err))
+	}
+	n := 0
+	err = lines(out, func(line []byte) error {
+		n++
+		if line == nil {
+			return each(Entry{At: time.Now().UTC(), Priority: info, Level: levels[info], Incomplete: true})
+		}
+		e, err := Decode(line)
+		if err != nil {
+			return err
+		}
+		return each(e)
+	})
+	ended := ctx.Err() != nil // before it is ended by us
+	if err != nil {
+		cancel()
+	}
+	if waitErr := cmd.Wait(); err == nil && !ended && waitErr != nil {
+		err = r.refused(complaint.String(), waitErr)
+	}
+	switch {
+	case ended:
+		return nil
+	case err != nil:
+		return err
+	case n == 0 && !q.Follow:
+		return r.readable(ctx)
+	}
+	return nil
+}
+
+func (r Reader) program() string {
+	if r.Program == "" {
+		return "journalctl"
+	}
+	return r.Program
+}
+
+func (r Reader) command(ctx context.Context, args []string) (*exec.Cmd, *bounded) {
+	cmd := exec.CommandContext(ctx, r.program(), args...)
+	complaint := &bounded{}
+	cmd.Stderr = complaint
+	// Ctrl-C at a terminal is for us alone, so that an end that was asked for is told from one that was not. Where we are
+	// killed it ends by itself, since nobody reads its output any more.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = endTime // then it is killed
+	return cmd, complaint
+}
+
+// args are the arguments of journalctl. It is not told --user, which reads the user's own journal files only: where the
+// journal is not kept on disk there are none, and a user who may read the whole journal has the lines in there. The
+// user's id as a part of every alternative leaves out what others wrote.
+func (r Reader) args(q Query) ([]string, error) {
+	args := []string{"--output=json", "--all", "--output-fields=" + strings.Join(wanted, ","), "--no-pager", "--quiet"}
+	if q.Priority != "" {
+		p, err := ParsePriority(q.Priority)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--priority="+strconv.Itoa(p))
+	}
+	for _, t := range [][2]string{{"--since=", q.Since}, {"--until=", q.Until}} {
+		if t[1] != "" {
+			args = append(args, t[0]+ParseTime(t[1]))
+		}
+	}
+	if q.Follow {
+		args = append(args, "--follow")
+	}
+	count := "all"
+	if q.Lines >= 0 {
+		count = strconv.Itoa(q.Lines)
+	}
+	args = append(args, "--lines="+count, "--")
+	if len(q.Any) == 0 {
+		return nil, errors.New("read the journal: nothing is looked for")
+	}
+	for i, all := range q.Any {
+		if i > 0 {
+			args = append(args, "+")
+		}
+		args = append(args, fieldUID+"="+strconv.Itoa(r.UID))
+		for _, m := range all {
+			if strings.ContainsRune(m.Value, 0) {
+				return nil, fmt.Errorf("read the journal: %q holds a zero byte, which no program can be told", m.Value)
+			}
+			args = append(args, m.Field+"="+m.Value)
+		}
+	}
+	return args, nil
+}
+
+// lines calls each with every line; with nil for one that is too long.
+func lines(in io.Reader, each func([]byte) error) error {
+	b := bufio.NewReaderSize(in, 64<<10)
+	var line []byte
+	long := false
+	for {
+		part, err := b.ReadSlice('\n')
+		if long = long || len(line)+len(part) > maxLine; long {
+			line = nil
+		} else {
+			line = append(line, part...)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		whole := bytes.TrimSpace(line)
+		if long {
+			whole = nil
+		}
+		// A last line without its end was cut off with the program.
+		if err == nil && (long || len(whole) > 0) {
+			if err := each(whole); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+				return nil
+			}
+			return fmt.Errorf("read the journal: %w", err)
+		}
+		line, long = line[:0], false
+	}
+}
+
+// refused words the failure of journalctl.
+func (r Reader) refused(said string, err error) error {
+	said = strings.TrimSpace(said)
+	switch {
+	case strings.Contains(said, "parse timestamp"):
+		return fmt.Errorf("%w: %s; write it like 90m, today, \"10 min ago\", \"2026-12-01 14:30\" or 2026-12-01T14:30:00Z", ErrTime, said)
+	case strings.Contains(said, "must be before --until"):
+		return fmt.Errorf("%w: %s", ErrTime, said)
+	case strings.Contains(said, "Permission denied"), strings.Contains(said, "insufficient permissions"):
+		return r.noAccess(said)
+	case said == "":
+		said = "it says nothing"
+	}
+	return fmt.Errorf("%w: %s (%s: %w)", ErrUnavailable, said, r.program(), err)
+}
+
+func (r Reader) explain(err error) error {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("the program %s is not there; it comes with systemd: sudo apt-get install systemd", r.program())
+	}
+	return fmt.Errorf("start %s: %w", r.program(), err)
+}
+
+// journalFolder is where journald keeps a journal that outlives a boot.
+const journalFolder = "/var/log/journal"
+
+func (r Reader) noAccess(said string) error {
+	if said != "" {
+		said += "; "
+	}
+	return fmt.Errorf("%w: %sjournald keeps a journal for each user where %s is there, which makes it outlive a boot, too: sudo mkdir -p %s && sudo systemctl restart systemd-journald; "+
+		"who may read everybody's lines sees them without it: sudo usermod --append --groups systemd-journal %s, and log in anew",
+		ErrUnavailable, said, journalFolder, journalFolder, userName(r.UID))
+}
+
+func userName(uid int) string {
+	if name := os.Getenv("USER"); name != "" && uid == os.Getuid() {
+		return name
+	}
+	return strconv.Itoa(uid)
+}
+
+// readable returns an error unless there is a journal file that the user may read: where there is none, journalctl prints
+// nothing and is content.
+func (r Reader) readable(ctx context.Context) error {
+	cmd, complaint := r.command(ctx, []string{"--header", "--quiet"})
+	out, err := cmd.Output()
+	switch {
+	case ctx.Err() != nil, len(bytes.TrimSpace(out)) > 0:
+		return nil
+	case cmd.Process == nil:
+		return fmt.Errorf("%w: %w", ErrUnavailable, r.explain(err))
+	case err != nil && complaint.String() != "":
+		return r.refused(complaint.String(), err)
+	}
+	return r.noAccess("there is no journal that this user may read")
+}
+
+// bounded keeps the beginning of what is written to it.
+type bounded struct{ text []byte }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.text = append(b.text, p[:min(len(p), maxComplaint-len(b.text))]...)
+	return len(p), nil
+}
+
+func (b *bounded) String() string { return string(b.text) }
