@@ -51,6 +51,7 @@ type job struct {
 	path     string
 	branch   string
 	lock     *os.File // the tree's lock
+	spare    *spare   // that the tree may be made from, nil without one
 	findings []string
 }
 
@@ -102,7 +103,10 @@ func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, er
 	if err := g.settle(key); err != nil {
 		return domain.Tree{}, err
 	}
+	var unlock func()
+	j.spare, unlock = j.pickSpare(ctx)
 	t, made, err := j.place(ctx)
+	unlock()
 	if err != nil {
 		return domain.Tree{}, err
 	}
@@ -128,6 +132,9 @@ func (j *job) place(ctx context.Context) (t *tree, made bool, err error) {
 	}
 	defer unflock(repository)
 	if err := j.removeJunk(); err != nil {
+		return nil, false, err
+	}
+	if err := j.settleSpare(); err != nil {
 		return nil, false, err
 	}
 	registered, err := j.adminOf(j.path)
@@ -258,6 +265,16 @@ func (j *job) discard(ctx context.Context, a admin, from string) error {
 	if tip != "" && tip != from {
 		return hold("the worktree %s was never finished, but its branch %s has moved from %s to %s; %s", j.path, j.branch, short(from), short(tip), mend)
 	}
+	look, err := j.secure(ctx, a, mend)
+	if err != nil {
+		return err
+	}
+	return j.takeAway(a, j.path, look)
+}
+
+// secure is the part of discard that does not depend on a branch: it saves what lies in the tree, and refuses where
+// somebody works there. look asks the latter again.
+func (j *job) secure(ctx context.Context, a admin, mend string) (look func(path string) error, err error) {
 	var begunAt time.Time
 	if st, err := os.Lstat(filepath.Join(a.dir, "locked")); err == nil {
 		begunAt = st.ModTime()
@@ -273,23 +290,27 @@ func (j *job) discard(ctx context.Context, a admin, from string) error {
 		return nil
 	}
 	if err := busy(j.path); err != nil {
-		return err
+		return nil, err
 	}
-	if empty, err := isEmpty(j.path); err == nil && !empty {
+	link, more, err := contents(j.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if link || more {
 		if !pointsTo(j.path, a.dir) {
-			return hold("the worktree %s was never finished, but files lie in its place; %s", j.path, mend)
+			return nil, hold("the worktree %s was never finished, but files lie in its place; %s", j.path, mend)
 		}
-		ref, notes, err := j.save(ctx, place{path: j.path, gitDir: a.dir, key: j.key, run: j.request.Run, hold: j.lock, partial: true})
+	}
+	if more {
+		ref, notes, err := j.save(ctx, place{path: j.path, gitDir: a.dir, key: strings.TrimPrefix(j.key, "."), run: j.request.Run, hold: j.lock, partial: true})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if ref != "" {
 			j.find("An earlier attempt to make this worktree was cut short; files in it that differed from the commit are saved in %s.%s", ref, sentence(notes))
 		}
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
 	}
-	return j.takeAway(a, j.path, busy)
+	return busy, nil
 }
 
 // removeJunk takes away registrations of this key that a crash left before they were given a path, and what is left of
@@ -318,6 +339,20 @@ func isEmpty(dir string) (bool, error) {
 	return len(entries) == 0, err
 }
 
+// contents reports whether a folder has a file .git, which is all that there is when git begins to make a worktree, and
+// whether there is more.
+func contents(dir string) (link, more bool, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.Name() == ".git" && e.Type().IsRegular() {
+			link = true
+		} else {
+			more = true
+		}
+	}
+	return link, more, err
+}
+
 // register makes the branch, where it is missing, and a locked worktree without files. The repository is locked.
 func (j *job) register(ctx context.Context, repository *os.File, before *Marker) (*tree, error) {
 	tip, there, at, err := j.tips(ctx)
@@ -331,6 +366,13 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 	if err != nil {
 		return nil, err
 	}
+	t := &tree{start: start, fresh: fresh, marker: Marker{Ticket: j.request.Ticket, Identifier: j.request.Identifier, Run: j.request.Run,
+		Branch: j.branch, Base: base, CreatedAt: domain.At(time.Now())}}
+	if j.spare != nil {
+		t.from = j.spare.Base
+		t.admin, err = j.takeSpare(*j.spare, start)
+		return t, err
+	}
 	args := []string{"worktree", "add", "--no-checkout", "--lock", "--reason", makingReason(j.key, j.request.Run, start)}
 	if fresh {
 		args = append(args, "--no-track", "-b", j.branch, "--", j.path, start)
@@ -340,19 +382,7 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 	c := j.git()
 	c.hold = []*os.File{j.lock, repository}
 	if _, err := c.run(ctx, args...); err != nil {
-		if fresh {
-			if why := j.nameTaken(ctx); why != nil {
-				return nil, why
-			}
-		}
-		text := stderrOf(err)
-		if strings.Contains(text, "already checked out at") || strings.Contains(text, "already used by worktree") || strings.Contains(text, "is being rebased") {
-			return nil, hold("the branch %s is in use elsewhere: %w; end what is begun there, or see git -C %s worktree list", j.branch, err, quote(j.checkout))
-		}
-		if lock := staleLock(text, time.Now()); lock != "" {
-			return nil, hold("git finds a lock in its way: %s; if no git is at work in the repository, remove it: rm %s", lock, quote(lock))
-		}
-		return nil, fmt.Errorf("make the worktree: %w", err)
+		return nil, j.refused(ctx, err, fresh)
 	}
 	a, err := j.adminOf(j.path)
 	if err != nil {
@@ -361,8 +391,25 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 	if a == nil {
 		return nil, fmt.Errorf("git says that it made the worktree %s, but has not registered it", j.path)
 	}
-	return &tree{admin: *a, start: start, marker: Marker{Ticket: j.request.Ticket, Identifier: j.request.Identifier, Run: j.request.Run,
-		Branch: j.branch, Base: base, CreatedAt: domain.At(time.Now())}}, nil
+	t.admin = *a
+	return t, nil
+}
+
+// refused returns what keeps git from checking a branch out, where it is to make it if it is fresh.
+func (j *job) refused(ctx context.Context, err error, fresh bool) error {
+	if fresh {
+		if why := j.nameTaken(ctx); why != nil {
+			return why
+		}
+	}
+	text := stderrOf(err)
+	if strings.Contains(text, "already checked out at") || strings.Contains(text, "already used by worktree") || strings.Contains(text, "is being rebased") {
+		return hold("the branch %s is in use elsewhere: %w; end what is begun there, or see git -C %s worktree list", j.branch, err, quote(j.checkout))
+	}
+	if lock := staleLock(text, time.Now()); lock != "" {
+		return hold("git finds a lock in its way: %s; if no git is at work in the repository, remove it: rm %s", lock, quote(lock))
+	}
+	return fmt.Errorf("make the worktree: %w", err)
 }
 
 func (j *job) checkedOut(path string) error {
@@ -392,6 +439,9 @@ func staleLock(text string, now time.Time) string {
 // checked out.
 func (j *job) tips(ctx context.Context) (tip, there, at string, err error) {
 	local, far := "refs/heads/"+j.branch, "refs/remotes/"+remote+"/"+j.branch
+	if j.noRefs(local, far) {
+		return "", "", "", nil
+	}
 	out, err := j.git().run(ctx, "for-each-ref", "--format=%(refname) %(objectname) %(worktreepath)", local, far)
 	if err != nil {
 		return "", "", "", fmt.Errorf("look for the branch %s: %w", j.branch, err)
@@ -478,6 +528,21 @@ func (j *job) start(ctx context.Context, before *Marker, tip, there string) (sta
 // a marker is complete.
 func (j *job) fill(ctx context.Context, t *tree) error {
 	c := call{dir: j.path, limit: checkout, hold: []*os.File{j.lock}}
+	if t.from != "" {
+		// From the one commit to the other: only the difference is checked out.
+		args := []string{"switch", "--quiet", "--no-guess"}
+		switch {
+		case !t.fresh:
+			args = append(args, j.branch)
+		case t.start == t.from: // git need not even look which files differ
+			args = append(args, "--no-track", "-c", j.branch)
+		default:
+			args = append(args, "--no-track", "-c", j.branch, t.start)
+		}
+		if _, err := c.run(ctx, args...); err != nil {
+			return j.refused(ctx, err, t.fresh)
+		}
+	}
 	branch := branchIn(t.dir)
 	if branch == "" {
 		var err error
@@ -488,8 +553,10 @@ func (j *job) fill(ctx context.Context, t *tree) error {
 	if !pointsTo(j.path, t.dir) || branch != "refs/heads/"+j.branch {
 		return fmt.Errorf("the new worktree %s is not what it should be: it belongs to %s and is on %s", j.path, gitFile(j.path), branch)
 	}
-	if _, err := c.run(ctx, "reset", "--hard", "--quiet"); err != nil {
-		return fmt.Errorf("check out the new worktree: %w", err)
+	if t.from == "" {
+		if _, err := c.run(ctx, "reset", "--hard", "--quiet"); err != nil {
+			return fmt.Errorf("check out the new worktree: %w", err)
+		}
 	}
 	if !j.config.SkipSubmodules {
 		if err := j.submodules(ctx, j.path, c.hold); err != nil {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // How long a call of git may take. A checkout may take as long as the session waits for its tree.
@@ -64,6 +66,7 @@ type call struct {
 	stdin  []byte        // fed to git
 	limit  time.Duration // 0: quick
 	hold   []*os.File    // locks that are to last until git has ended, should this process die before it
+	idle   bool          // whatever else the machine has to do comes first
 }
 
 // gitError is a call of git that failed.
@@ -131,7 +134,13 @@ func (c call) run(ctx context.Context, args ...string) ([]byte, error) {
 		kill = time.AfterFunc(2*time.Second, func() { _ = syscall.Kill(group, syscall.SIGKILL) })
 		return syscall.Kill(group, syscall.SIGTERM)
 	}
-	err := cmd.Run()
+	err := cmd.Start()
+	if err == nil {
+		if c.idle {
+			_ = unix.Setpriority(unix.PRIO_PGRP, cmd.Process.Pid, 19)
+		}
+		err = cmd.Wait()
+	}
 	if kill != nil && kill.Stop() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}

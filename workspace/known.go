@@ -56,17 +56,22 @@ func (g *Git) askNow(ctx context.Context) (k known, err error) {
 	return k, nil
 }
 
+// configFiles returns where git looks for configuration, apart from the repository's own file.
+func (g *Git) configFiles() []string {
+	return []string{
+		filepath.Join(g.gitDir, "config.worktree"), "/etc/gitconfig",
+		filepath.Join(os.Getenv("HOME"), ".gitconfig"), filepath.Join(os.Getenv("HOME"), ".config/git/config"),
+		filepath.Join(os.Getenv("XDG_CONFIG_HOME"), "git/config"), os.Getenv("GIT_CONFIG_GLOBAL"), os.Getenv("GIT_CONFIG_SYSTEM"),
+	}
+}
+
 // stamp identifies the state of everything that the answers depend on. It is "" where one of the files cannot be looked
 // at, or was changed after before, if that is given.
 func (g *Git) stamp(ref string, before time.Time) string {
 	if to, err := readLine(filepath.Join(g.common, ref)); err != nil || strings.HasPrefix(to, "ref:") {
 		return "" // it stands for another branch, whose changes would not be seen
 	}
-	paths := []string{
-		filepath.Join(g.gitDir, "HEAD"), filepath.Join(g.gitDir, "config.worktree"), "/etc/gitconfig",
-		filepath.Join(os.Getenv("HOME"), ".gitconfig"), filepath.Join(os.Getenv("HOME"), ".config/git/config"),
-		filepath.Join(os.Getenv("XDG_CONFIG_HOME"), "git/config"), os.Getenv("GIT_CONFIG_GLOBAL"), os.Getenv("GIT_CONFIG_SYSTEM"),
-	}
+	paths := append(g.configFiles(), filepath.Join(g.gitDir, "HEAD"))
 	for _, name := range []string{ref, "config", "packed-refs", "reftable/tables.list", "refs/heads", "refs/remotes", "refs/remotes/" + remote, "refs/remotes/" + remote + "/HEAD"} {
 		paths = append(paths, filepath.Join(g.common, name))
 	}

@@ -97,6 +97,9 @@ func (g *Git) reapOne(ctx context.Context, o ReapOptions, path string) Reaped {
 		r.Reason = fmt.Sprintf(format, a...)
 		return r
 	}
+	if isSpare(path) {
+		return kept("%s", spareNote)
+	}
 	key := filepath.Base(path)
 	if _, err := g.treeAt(path); err != nil {
 		if k, ok := strings.CutPrefix(key, remains); ok {

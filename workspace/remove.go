@@ -22,11 +22,20 @@ const goneAdmins = "gaia-gone-"
 // object, so that nobody is in it who came after the checks. Cut short before the registration is gone, settle puts
 // the folder back; cut short later, settle ends the removal.
 func (g *Git) takeAway(a admin, path string, look func(path string) error) error {
+	aside, err := g.setAside(a, path, look)
+	if err != nil || aside == "" {
+		return err
+	}
+	return finish(aside)
+}
+
+// setAside is the first part of takeAway. It returns where the folder is, "" if there was none.
+func (g *Git) setAside(a admin, path string, look func(path string) error) (string, error) {
 	aside := filepath.Join(g.root, remains+filepath.Base(path))
 	if err := os.Rename(path, aside); errors.Is(err, fs.ErrNotExist) {
-		return g.unregister(a)
+		return "", g.unregister(a)
 	} else if err != nil {
-		return fmt.Errorf("set %s aside: %w", path, err)
+		return "", fmt.Errorf("set %s aside: %w", path, err)
 	}
 	err := look(aside)
 	if err == nil {
@@ -36,9 +45,9 @@ func (g *Git) takeAway(a admin, path string, look func(path string) error) error
 		err = g.unregister(a)
 	}
 	if err != nil {
-		return errors.Join(err, putBack(aside, path))
+		return "", errors.Join(err, putBack(aside, path))
 	}
-	return finish(aside)
+	return aside, nil
 }
 
 func putBack(aside, path string) error {

@@ -173,6 +173,8 @@ type tree struct {
 	admin
 	marker Marker
 	start  string // the commit that a new one is made at
+	fresh  bool   // its branch is to be made
+	from   string // the commit of the spare that a new one was, "" where it is made from nothing
 }
 
 // treeAt returns the complete worktree at a path below the root. Everything must fit together: a real folder, its
@@ -232,6 +234,7 @@ type TreeInfo struct {
 	Locked   bool
 	Reason   string // of the lock
 	Complete bool   // false: the marker is missing or does not fit; Note says so
+	Spare    bool   // it is no ticket's, but kept for the next one
 	Note     string
 }
 
@@ -244,6 +247,11 @@ func (g *Git) Trees(ctx context.Context) ([]TreeInfo, error) {
 	var out []TreeInfo
 	for _, p := range paths {
 		info := TreeInfo{Path: p}
+		if isSpare(p) {
+			info.Spare, info.Note, info.GitDir = true, spareNote, gitFile(p)
+			out = append(out, info)
+			continue
+		}
 		t, err := g.treeAt(p)
 		if err != nil {
 			info.Note = err.Error()

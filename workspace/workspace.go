@@ -48,6 +48,9 @@ type Git struct {
 
 	mu   sync.Mutex
 	held map[string]*os.File // tree locks by key
+	// neverClean is the commit, with its settings, of which a checkout is not clean.
+	neverClean string
+	spareSize  map[string]uint64 // by commit, of the one that was last asked for
 
 	knownMu sync.Mutex
 	known   known
