@@ -39,6 +39,8 @@ type app struct {
 	err    io.Writer
 	getenv func(string) string
 	getwd  func() (string, error)
+	// journalctl is the program that reads the journal where it is another than the one in PATH.
+	journalctl string
 
 	hub    string // --hub
 	output string // -o

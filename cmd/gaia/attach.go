@@ -149,7 +149,7 @@ func (a *app) attach(ctx context.Context, c *remote.Client, r domain.Run, readon
 	server, err := a.server(r)
 	if err != nil {
 		if r.State.Ended() {
-			return fmt.Errorf("run %d has ended (%s) and its session is closed; gaia run logs %d shows what it did", r.Number, r.State, r.Number)
+			return fmt.Errorf("run %d has ended (%s) and its session is closed; gaia run output %d shows what it did", r.Number, r.State, r.Number)
 		}
 		if con, cerr := c.Conductors(ctx, remote.Query{Filter: map[string][]string{"id": {r.Conductor}}}); cerr == nil && len(con) == 1 {
 			return fmt.Errorf("run %d works on %s, and its session is not up on this machine (yet)", r.Number, con[0].MachineID)

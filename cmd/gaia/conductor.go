@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strconv"
 	"strings"
 
@@ -283,47 +282,4 @@ func (a *app) conductorDrain(drain bool) *cobra.Command {
 			}})
 		},
 	}
-}
-
-func (a *app) conductorLogs() *cobra.Command {
-	var follow bool
-	var since string
-	var lines int
-	cmd := &cobra.Command{
-		Use:               "logs [INSTANCE]",
-		Short:             "Show a conductor's journal",
-		Example:           "  gaia conductor logs shop --follow\n  gaia conductor logs --since '10 min ago'",
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.completeFirst(a.instanceNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			home, err := a.home()
-			if err != nil {
-				return err
-			}
-			e, err := a.entry(home, args)
-			if err != nil {
-				return err
-			}
-			words := []string{"--user", "--unit=" + a.names().Conductor(e.Instance), "--lines=" + strconv.Itoa(lines)}
-			if since != "" {
-				words = append(words, "--since="+since)
-			}
-			if follow {
-				words = append(words, "--follow")
-			} else {
-				words = append(words, "--no-pager")
-			}
-			journal := exec.CommandContext(cmd.Context(), "journalctl", words...)
-			a.waiting.stop()
-			journal.Stdout, journal.Stderr = a.out, a.err
-			if err := journal.Run(); err != nil && cmd.Context().Err() == nil {
-				return fmt.Errorf("read the journal: %w", err)
-			}
-			return nil
-		},
-	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until interrupted")
-	cmd.Flags().StringVar(&since, "since", "", "only from this time on, as journalctl understands it")
-	cmd.Flags().IntVarP(&lines, "lines", "n", 200, "at most so many lines to begin with")
-	return cmd
 }

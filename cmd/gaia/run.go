@@ -29,7 +29,7 @@ func (a *app) runCommand() *cobra.Command {
 
 A run is named by its number, with the project's key where the hub has several projects (SHOP/12), or by its id.`,
 	}
-	cmd.AddCommand(a.runList(), a.runShow(), a.runLogs(), a.runStop(), a.runFootprint())
+	cmd.AddCommand(a.runList(), a.runShow(), a.runLogs(), a.runOutput(), a.runStop(), a.runFootprint())
 	return cmd
 }
 
@@ -245,7 +245,7 @@ func (a *app) runView(ctx context.Context, c *remote.Client, r domain.Run) (rend
 		line("folder", string(r.Log))
 		line("attach", attach)
 		if !r.State.Live() {
-			line("output", "gaia run logs "+runName(n, r))
+			line("output", "gaia run output "+runName(n, r))
 		}
 		for _, f := range footprintLines(r.Footprint) {
 			line(f[0], f[1])
@@ -306,18 +306,18 @@ func footprintLines(f *domain.Footprint) [][2]string {
 	return out
 }
 
-func (a *app) runLogs() *cobra.Command {
+func (a *app) runOutput() *cobra.Command {
 	var follow, screen, raw bool
 	cmd := &cobra.Command{
-		Use:   "logs [RUN]",
-		Short: "Print what a run's pane has shown",
-		Long: `Print what a run's pane has shown, or with --screen its last screen. It is printed as text, in colour on a terminal;
---raw prints every byte as it was, cursor movements included.
+		Use:   "output [RUN]",
+		Short: "Print what a run's agent has shown in its terminal",
+		Long: `Print what a run's agent has shown in its terminal, or with --screen its last screen. It is printed as text, in colour
+on a terminal; --raw prints every byte as it was, cursor movements included.
 
-The output lies in the run folder of the machine that hosted the run. What Gaia itself logged of it is in the
-journal: journalctl --user GAIA_RUN=ID`,
-		Example: `  gaia run logs 12 --follow
-  gaia run logs 12 --screen`,
+The output lies in the run folder of the machine that hosted the run. What Gaia itself and systemd tell of the run is
+in the journal: gaia run logs`,
+		Example: `  gaia run output 12 --follow
+  gaia run output 12 --screen`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeFirst(a.runNames),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -56,7 +56,7 @@ func TestRunCommands(t *testing.T) {
 	require.Equal(t, "wrong direction", r.EndNote)
 	require.NotNil(t, w.ticket("show", "SHOP-1").Hold)
 	require.Contains(t, w.fails(exitRefused, "run", "stop", "SHOP/1"), "has ended already")
-	require.Contains(t, w.fails(exitRefused, "attach", "SHOP-1"), "gaia run logs 1")
+	require.Contains(t, w.fails(exitRefused, "attach", "SHOP-1"), "gaia run output 1")
 	golden(t, "run-show-stopped.golden", w.gaia("run", "show", "1"))
 	golden(t, "ticket-show-stopped.golden", w.gaia("ticket", "show", "SHOP-1"))
 
@@ -72,30 +72,30 @@ func TestRunCommands(t *testing.T) {
 	require.Equal(t, "[]\n", w.gaia("run", "list", "--project", "BANK", "-o", "json"))
 }
 
-// TestRunLogs: what lies in the run folder, as text and as it was.
-func TestRunLogs(t *testing.T) {
+// TestRunOutput: what lies in the run folder, as text and as it was.
+func TestRunOutput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	con := w.shop()
 	w.ticket("create", "T")
 	a, _ := w.claim(con)
-	require.Contains(t, w.fails(exitRefused, "run", "logs", "1"), "is not on this machine")
+	require.Contains(t, w.fails(exitRefused, "run", "output", "1"), "is not on this machine")
 	folder := session.Folder(filepath.Join(w.env["GAIA_HOME"], "state", "runs", a.Run.ID))
 	require.NoError(t, os.MkdirAll(string(folder), 0o700))
-	require.Contains(t, w.fails(exitRefused, "run", "logs", "1"), "has no output yet")
-	require.Contains(t, w.fails(exitRefused, "run", "logs", "1", "--screen"), "has left no screen")
+	require.Contains(t, w.fails(exitRefused, "run", "output", "1"), "has no output yet")
+	require.Contains(t, w.fails(exitRefused, "run", "output", "1", "--screen"), "has left no screen")
 
 	output := "\x1b[2J\x1b[31mred\x1b[0m\r\n\x1b]0;title\adone\n"
 	require.NoError(t, os.WriteFile(folder.Path(session.FileOutput), []byte(output), 0o600))
 	require.NoError(t, folder.WriteScreen("last \u202escreen\n\n\n"))
-	require.Equal(t, "red\ndone\n", w.gaia("run", "logs", "1"))
-	require.Equal(t, "last  screen\n", w.gaia("run", "logs", "1", "--screen"))
-	w.fails(exitUsage, "run", "logs", "1", "--screen", "--raw")
-	raw := w.raw("run", "logs", "SHOP/1", "--raw")
+	require.Equal(t, "red\ndone\n", w.gaia("run", "output", "1"))
+	require.Equal(t, "last  screen\n", w.gaia("run", "output", "1", "--screen"))
+	w.fails(exitUsage, "run", "output", "1", "--screen", "--raw")
+	raw := w.raw("run", "output", "SHOP/1", "--raw")
 	require.Equal(t, answer{out: output}, raw)
 
 	done := make(chan answer, 1)
-	go func() { done <- w.raw("run", "logs", "1", "--follow") }()
+	go func() { done <- w.raw("run", "output", "1", "--follow") }()
 	f, err := os.OpenFile(folder.Path(session.FileOutput), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
 	_, err = f.WriteString("late\n")
@@ -110,8 +110,8 @@ func TestRunLogs(t *testing.T) {
 	}
 }
 
-// TestRunLogsOfAHostThatLeftNoRecord end when the hub knows that the run is over.
-func TestRunLogsOfAHostThatLeftNoRecord(t *testing.T) {
+// TestRunOutputOfAHostThatLeftNoRecord end when the hub knows that the run is over.
+func TestRunOutputOfAHostThatLeftNoRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	con := w.shop()
@@ -121,7 +121,7 @@ func TestRunLogsOfAHostThatLeftNoRecord(t *testing.T) {
 	require.NoError(t, os.MkdirAll(string(folder), 0o700))
 	require.NoError(t, os.WriteFile(folder.Path(session.FileOutput), []byte("x\n"), 0o600))
 	done := make(chan answer, 1)
-	go func() { done <- w.raw("run", "logs", "1", "--follow") }()
+	go func() { done <- w.raw("run", "output", "1", "--follow") }()
 	_, err := w.hub.Client(t, "anna").StopRun(t.Context(), a.Run.ID, false, "")
 	require.NoError(t, err)
 	select {

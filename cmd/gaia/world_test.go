@@ -75,7 +75,10 @@ func (w *world) inside(a *domain.Assignment, token string, pairs ...string) *wor
 }
 
 func (w *world) app(in io.Reader, out, errs io.Writer) *app {
-	return &app{in: in, out: out, err: errs, getenv: func(k string) string { return w.env[k] }, getwd: func() (string, error) { return w.dir, nil }}
+	return &app{
+		in: in, out: out, err: errs, getenv: func(k string) string { return w.env[k] }, getwd: func() (string, error) { return w.dir, nil },
+		journalctl: w.env["journalctl"],
+	}
 }
 
 // answer is what one call of the command has said.
