@@ -73,17 +73,20 @@ func crowd(t *testing.T, times int) *DB {
 		return nil
 	}))
 	// The others are copies that SQLite makes by itself, which takes seconds and not minutes.
+	c, err := db.write.take(t.Context())
+	require.NoError(t, err)
 	for _, table := range []struct{ name, columns, changed string }{
 		{"tickets", "id, identifier, doc", "id || '-' || k, identifier || '-' || k, json_set(doc, '$.id', id || '-' || k, '$.identifier', identifier || '-' || k)"},
 		{"runs", "id, ticket, number, doc", "id || '-' || k, ticket || '-' || k, number + k * 1000, json_set(doc, '$.id', id || '-' || k, '$.ticket', ticket || '-' || k, '$.number', number + k * 1000)"},
 	} {
 		var rest string
-		require.NoError(t, db.write.QueryRow(`SELECT group_concat('"' || name || '"') FROM pragma_table_info(?) WHERE name NOT IN (SELECT trim(value) FROM json_each('["' || replace(?, ', ', '","') || '"]'))`,
+		require.NoError(t, c.QueryRowContext(t.Context(), `SELECT group_concat('"' || name || '"') FROM pragma_table_info(?) WHERE name NOT IN (SELECT trim(value) FROM json_each('["' || replace(?, ', ', '","') || '"]'))`,
 			table.name, table.columns).Scan(&rest))
-		_, err := db.write.Exec(fmt.Sprintf(`WITH RECURSIVE copies (k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM copies WHERE k < ?)
+		_, err := c.ExecContext(t.Context(), fmt.Sprintf(`WITH RECURSIVE copies (k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM copies WHERE k < ?)
 			INSERT INTO %[1]s (%[2]s, %[4]s) SELECT %[3]s, %[4]s FROM %[1]s, copies WHERE k < ?`, table.name, table.columns, table.changed, rest), times, times)
 		require.NoError(t, err)
 	}
+	db.write.give(c)
 	require.Equal(t, times*n, ticketCount(t, db))
 	require.NoError(t, db.Checkpoint(t.Context()))
 	return db

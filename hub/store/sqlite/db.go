@@ -77,19 +77,21 @@ func open(ctx context.Context, path string, migrations fs.FS) (_ *DB, err error)
 	if err != nil {
 		return nil, err
 	}
-	db.write = &pool{DB: write}
-	db.write.SetMaxOpenConns(1)
+	write.SetMaxOpenConns(1)
 	if err := migrate(ctx, write, path, migrations); err != nil {
-		return nil, err
+		return nil, errors.Join(err, write.Close())
+	}
+	if db.write, err = newPool(ctx, write, 1); err != nil {
+		return nil, failure("opening "+path, err)
 	}
 	read, err := connect(path, url.Values{"_query_only": {"1"}})
 	if err != nil {
 		return nil, err
 	}
-	db.read = &pool{DB: read}
-	db.read.SetMaxOpenConns(readers + 1)
-	db.read.SetMaxIdleConns(readers + 1)
-	if db.anchor, err = db.read.Conn(ctx); err != nil {
+	if db.read, err = newPool(ctx, read, readers); err != nil {
+		return nil, failure("opening "+path, err)
+	}
+	if db.anchor, err = read.Conn(ctx); err != nil {
 		return nil, failure("opening "+path, err)
 	}
 	var n int
@@ -156,16 +158,23 @@ func (db *DB) View(ctx context.Context, fn func(store.Tx) error) error {
 }
 
 func (db *DB) transact(ctx context.Context, p *pool, writable bool, fn func(store.Tx) error) error {
-	sqlTx, err := p.BeginTx(ctx, nil)
+	c, err := p.take(ctx)
 	if err != nil {
 		return failure("beginning a transaction", err)
 	}
-	t := &tx{ctx: ctx, sql: sqlTx, pool: p, writable: writable}
-	defer func() { p.keep(ctx, t.fresh) }() // after the end of the transaction, below
+	defer p.give(c)
+	begin := "BEGIN"
+	if writable {
+		begin = "BEGIN IMMEDIATE"
+	}
+	if _, err := c.ExecContext(ctx, begin); err != nil {
+		return failure("beginning a transaction", err)
+	}
+	t := &tx{ctx: ctx, conn: c, writable: writable}
 	committed := false
 	defer func() {
 		if !committed { // also when fn panics
-			_ = sqlTx.Rollback() // fails only if the transaction is over already
+			_, _ = c.ExecContext(ctx, "ROLLBACK") // fails only if the transaction is over already
 		}
 	}()
 	if err := fn(t); err != nil {
@@ -179,7 +188,10 @@ func (db *DB) transact(ctx context.Context, p *pool, writable bool, fn func(stor
 	if !writable {
 		return nil
 	}
-	if err := sqlTx.Commit(); err != nil {
+	if err := ctx.Err(); err != nil {
+		return failure("committing a transaction", err)
+	}
+	if _, err := c.ExecContext(ctx, "COMMIT"); err != nil {
 		return failure("committing a transaction", err)
 	}
 	committed = true
@@ -188,7 +200,21 @@ func (db *DB) transact(ctx context.Context, p *pool, writable bool, fn func(stor
 
 // Events implements store.Store.
 func (db *DB) Events(ctx context.Context, after int64, limit int) ([]store.SealedEvent, error) {
-	rows, err := db.read.QueryContext(ctx, "SELECT seq, bytes, hash FROM events WHERE seq > ? ORDER BY seq LIMIT ?", after, max(limit, 0))
+	c, err := db.read.take(ctx)
+	if err != nil {
+		return nil, failure("reading the event log", err)
+	}
+	defer db.read.give(c)
+	return entries(ctx, c, after, limit)
+}
+
+// queries is a *conn or a *sql.DB.
+type queries interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func entries(ctx context.Context, q queries, after int64, limit int) ([]store.SealedEvent, error) {
+	rows, err := q.QueryContext(ctx, "SELECT seq, bytes, hash FROM events WHERE seq > ? ORDER BY seq LIMIT ?", after, max(limit, 0))
 	if err != nil {
 		return nil, failure("reading the event log", err)
 	}
@@ -211,7 +237,12 @@ func (db *DB) Events(ctx context.Context, after int64, limit int) ([]store.Seale
 
 // Head implements store.Store.
 func (db *DB) Head(ctx context.Context) (int64, [32]byte, error) {
-	return head(ctx, db.read.DB)
+	c, err := db.read.take(ctx)
+	if err != nil {
+		return 0, [32]byte{}, failure("reading the head of the event log", err)
+	}
+	defer db.read.give(c)
+	return head(ctx, c)
 }
 
 // roomy is how much space a write may need: the hub's largest request, in the write-ahead log and in the database.
@@ -231,12 +262,7 @@ func (db *DB) Ready(ctx context.Context) error {
 	if free := fs.Bavail * uint64(fs.Bsize); free < roomy {
 		return fmt.Errorf("%w: the disk of %s has %d KiB left", store.ErrUnavailable, db.path, free>>10)
 	}
-	if db.failed.Load() {
-		if _, err := db.write.ExecContext(ctx, "UPDATE health SET probe = zeroblob(?)", roomy/2); err != nil {
-			return failure("writing to the database", err)
-		}
-	}
-	if _, err := db.write.ExecContext(ctx, "UPDATE health SET written = written + 1, probe = NULL"); err != nil {
+	if err := db.probe(ctx); err != nil {
 		return failure("writing to the database", err)
 	}
 	db.failed.Store(false)
@@ -244,16 +270,37 @@ func (db *DB) Ready(ctx context.Context) error {
 	return err
 }
 
+func (db *DB) probe(ctx context.Context) error {
+	c, err := db.write.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.write.give(c)
+	if db.failed.Load() {
+		if _, err := c.ExecContext(ctx, "UPDATE health SET probe = zeroblob(?)", roomy/2); err != nil {
+			return err
+		}
+	}
+	_, err = c.ExecContext(ctx, "UPDATE health SET written = written + 1, probe = NULL")
+	return err
+}
+
 // Checkpoint implements store.Store: it copies the write-ahead log into the database and cuts it off, unless somebody
 // is still reading from it.
 func (db *DB) Checkpoint(ctx context.Context) error {
+	const doing = "copying the write-ahead log into the database"
+	c, err := db.write.take(ctx)
+	if err != nil {
+		return failure(doing, err)
+	}
+	defer db.write.give(c)
 	var busy, log, copied int
-	err := db.write.QueryRowContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &copied)
+	err = c.QueryRowContext(ctx, "PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &copied)
 	if err == nil && busy == 0 && log == copied {
-		err = db.write.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &log, &copied)
+		err = c.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &log, &copied)
 	}
 	if err != nil {
-		return failure("copying the write-ahead log into the database", err)
+		return failure(doing, err)
 	}
 	return nil
 }
@@ -280,10 +327,10 @@ func (db *DB) close() error {
 		errs = append(errs, db.anchor.Close())
 	}
 	if db.read != nil {
-		errs = append(errs, db.read.Close())
+		errs = append(errs, db.read.close())
 	}
 	if db.write != nil { // the last one: it leaves the write-ahead log empty
-		errs = append(errs, db.write.Close())
+		errs = append(errs, db.write.close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("closing the database: %w", err)
@@ -352,7 +399,7 @@ func openLog(ctx context.Context, path string, params url.Values) (*Log, error) 
 
 // Events implements events.Log.
 func (l *Log) Events(ctx context.Context, after int64, limit int) ([]store.SealedEvent, error) {
-	return (&DB{read: &pool{DB: l.db}}).Events(ctx, after, limit)
+	return entries(ctx, l.db, after, limit)
 }
 
 // Close closes the database.
@@ -360,17 +407,22 @@ func (l *Log) Close() error { return l.db.Close() }
 
 const lastEvent = "SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1"
 
-func head(ctx context.Context, q *sql.DB) (int64, [32]byte, error) {
-	var seq int64
-	var raw []byte
-	err := q.QueryRowContext(ctx, lastEvent).Scan(&seq, &raw)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, [32]byte{}, nil
-	}
+func head(ctx context.Context, q queries) (seq int64, hash [32]byte, err error) {
+	const doing = "reading the head of the event log"
+	rows, err := q.QueryContext(ctx, lastEvent)
 	if err != nil {
-		return 0, [32]byte{}, failure("reading the head of the event log", err)
+		return 0, hash, failure(doing, err)
 	}
-	var hash [32]byte
-	copy(hash[:], raw)
+	defer rows.Close()
+	if rows.Next() {
+		var raw []byte
+		if err := rows.Scan(&seq, &raw); err != nil {
+			return 0, hash, failure(doing, err)
+		}
+		copy(hash[:], raw)
+	}
+	if err := rows.Err(); err != nil {
+		return 0, hash, failure(doing, err)
+	}
 	return seq, hash, nil
 }

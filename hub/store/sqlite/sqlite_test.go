@@ -58,6 +58,15 @@ func ticketCount(t testing.TB, s store.Store) (n int) {
 	return n
 }
 
+// exec runs statements past the store, on one of its own connections.
+func exec(t *testing.T, p *pool, statements string) error {
+	c, err := p.take(t.Context())
+	require.NoError(t, err)
+	defer p.give(c)
+	_, err = c.Conn.ExecContext(t.Context(), statements)
+	return err
+}
+
 // What the connections promise: durability, references, and that a reader cannot write.
 func TestPragmas(t *testing.T) {
 	t.Parallel()
@@ -70,11 +79,13 @@ func TestPragmas(t *testing.T) {
 		{db.write, "query_only", "0"}, {db.read, "query_only", "1"}, {db.read, "journal_mode", "wal"},
 	} {
 		var got string
-		require.NoError(t, c.pool.QueryRow("PRAGMA "+c.pragma).Scan(&got))
+		one, err := c.pool.take(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, one.QueryRowContext(t.Context(), "PRAGMA "+c.pragma).Scan(&got))
+		c.pool.give(one)
 		require.Equal(t, c.want, got, c.pragma)
 	}
-	_, err := db.read.Exec("DELETE FROM tickets")
-	require.Error(t, err)
+	require.Error(t, exec(t, db.read, "DELETE FROM tickets"))
 	for _, name := range []string{"", "-wal", "-shm"} {
 		info, err := os.Stat(db.path + name)
 		require.NoError(t, err)
@@ -202,9 +213,8 @@ func TestTamperedLog(t *testing.T) {
 			for i := range 4 {
 				require.NoError(t, populate(t.Context(), db, i))
 			}
-			_, err := db.write.Exec(sql)
-			require.NoError(t, err)
-			_, _, err = events.Verify(t.Context(), events.Reader(t.Context(), db))
+			require.NoError(t, exec(t, db.write, sql))
+			_, _, err := events.Verify(t.Context(), events.Reader(t.Context(), db))
 			var broken *events.BrokenError
 			require.ErrorAs(t, err, &broken)
 			require.EqualValues(t, 2, broken.Seq)
@@ -373,8 +383,7 @@ func TestLostDatabase(t *testing.T) {
 func TestLockedByAnother(t *testing.T) {
 	t.Parallel()
 	db := openTemp(t)
-	_, err := db.write.Exec("PRAGMA busy_timeout = 50")
-	require.NoError(t, err)
+	require.NoError(t, exec(t, db.write, "PRAGMA busy_timeout = 50"))
 	other := openAt(t, db.path)
 	require.NoError(t, other.Update(t.Context(), func(store.Tx) error {
 		require.ErrorIs(t, populate(t.Context(), db, 1), store.ErrUnavailable)
@@ -396,13 +405,12 @@ func TestFailureEndsTransaction(t *testing.T) {
 	t.Parallel()
 	db := openTemp(t)
 	require.NoError(t, populate(t.Context(), db, 1))
-	_, err := db.write.Exec("PRAGMA max_page_count = 1") // becomes the present size: the next new page is SQLITE_FULL
-	require.NoError(t, err)
+	require.NoError(t, exec(t, db.write, "PRAGMA max_page_count = 1")) // becomes the present size: the next new page is SQLITE_FULL
 	big := make([]byte, 1<<20)
 	for i := range big {
 		big[i] = 'x'
 	}
-	err = db.Update(t.Context(), func(tx store.Tx) error {
+	err := db.Update(t.Context(), func(tx store.Tx) error {
 		require.NoError(t, tx.PutUser(domain.User{ID: "before"}))
 		require.ErrorIs(t, tx.PutTicket(domain.Ticket{ID: "2", Identifier: "SHOP-2", Project: "p", Description: string(big)}), store.ErrUnavailable)
 		require.ErrorIs(t, tx.PutUser(domain.User{ID: "after"}), store.ErrUnavailable)
@@ -417,8 +425,7 @@ func TestFailureEndsTransaction(t *testing.T) {
 		require.Empty(t, us)
 		return nil
 	}))
-	_, err = db.write.Exec("PRAGMA max_page_count = 1000000")
-	require.NoError(t, err)
+	require.NoError(t, exec(t, db.write, "PRAGMA max_page_count = 1000000"))
 	require.NoError(t, populate(t.Context(), db, 2))
 }
 

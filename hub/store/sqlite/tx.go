@@ -17,9 +17,7 @@ import (
 // tx implements store.Tx.
 type tx struct {
 	ctx      context.Context // of the Update or View that the transaction belongs to
-	sql      *sql.Tx
-	pool     *pool
-	fresh    []string // queries of which no statement was at hand
+	conn     *conn
 	writable bool
 	broken   error // the first error that says that the database cannot be used
 }
@@ -32,15 +30,6 @@ func (x *tx) note(err error) error {
 	return err
 }
 
-// statement returns a prepared statement, or nil where the query is used for the first time.
-func (x *tx) statement(query string) *sql.Stmt {
-	s := x.pool.use(x.ctx, x.sql, query)
-	if s == nil {
-		x.fresh = append(x.fresh, query)
-	}
-	return s
-}
-
 func (x *tx) exec(doing, query string, args ...any) (int64, error) {
 	switch {
 	case !x.writable:
@@ -48,13 +37,10 @@ func (x *tx) exec(doing, query string, args ...any) (int64, error) {
 	case x.broken != nil:
 		return 0, x.broken
 	}
-	var res sql.Result
-	var err error
-	if s := x.statement(query); s != nil {
-		res, err = s.ExecContext(x.ctx, args...)
-	} else {
-		res, err = x.sql.ExecContext(x.ctx, query, args...)
+	if err := x.ctx.Err(); err != nil {
+		return 0, failure(doing, err)
 	}
+	res, err := x.conn.ExecContext(x.ctx, query, args...)
 	if err != nil {
 		return 0, x.note(failure(doing, err))
 	}
@@ -70,12 +56,7 @@ func (x *tx) query(doing, query string, args []any, row func(scan func(...any) e
 	if x.broken != nil {
 		return x.broken
 	}
-	var rows *sql.Rows
-	if s := x.statement(query); s != nil {
-		rows, err = s.QueryContext(x.ctx, args...)
-	} else {
-		rows, err = x.sql.QueryContext(x.ctx, query, args...)
-	}
+	rows, err := x.conn.QueryContext(x.ctx, query, args...)
 	if err != nil {
 		return x.note(failure(doing, err))
 	}
@@ -85,6 +66,9 @@ func (x *tx) query(doing, query string, args []any, row func(scan func(...any) e
 		}
 	}()
 	for rows.Next() {
+		if err := x.ctx.Err(); err != nil {
+			return failure(doing, err)
+		}
 		if err := row(rows.Scan); err != nil {
 			return x.note(failure(doing, err))
 		}
