@@ -11,7 +11,10 @@ needs=(git:git tmux:tmux systemctl:systemd /usr/lib/systemd/systemd-journald:sys
   /usr/lib/systemd/user/dbus.socket:dbus-user-session)
 if [[ ${1:-} == --test ]]; then
   # gcc and libc6-dev are for the race detector, the others for scripts and tests.
-  needs+=(gcc:gcc /usr/include/stdlib.h:libc6-dev useradd:passwd ps:procps unshare:util-linux)
+  needs+=(gcc:gcc /usr/include/stdlib.h:libc6-dev useradd:passwd ps:procps unshare:util-linux
+    dpkg-deb:dpkg rpm:rpm)
+  # For a test that only root runs.
+  ((EUID != 0)) || needs+=(lintian:lintian)
 elif [[ ${1:-} == --lint ]]; then
   needs=(mandoc:mandoc)
 elif [[ ${1:-} == --agents ]]; then
