@@ -87,7 +87,7 @@ func (s *source) fill(x *tx) error {
 		if err := scan(&doc); err != nil {
 			return err
 		}
-		t, err := tickets.decode(doc)
+		t, err := tickets.read(x, doc)
 		s.rows = append(s.rows, t)
 		return err
 	})

@@ -170,7 +170,7 @@ func (db *DB) transact(ctx context.Context, p *pool, writable bool, fn func(stor
 	if _, err := c.ExecContext(ctx, begin); err != nil {
 		return failure("beginning a transaction", err)
 	}
-	t := &tx{ctx: ctx, conn: c, writable: writable}
+	t := &tx{ctx: ctx, conn: c, writable: writable, rows: map[rowID][]any{}}
 	committed := false
 	defer func() {
 		if !committed { // also when fn panics

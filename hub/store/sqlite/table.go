@@ -36,7 +36,14 @@ type table[T any] struct {
 	id      func(*T) string
 	columns []column[T]
 	lists   map[string]list // fields that hold several values
+	sides   []side[T]       // the side tables of lists
 	upsert  string
+}
+
+// side is a side table with the columns ticket and value, and what it holds.
+type side[T any] struct {
+	name string
+	of   func(*T) []string
 }
 
 // list is where the values of a list field are.
@@ -68,6 +75,31 @@ func null[S ~string](s S) any {
 
 func when(t domain.Time) any { return null(t.String()) }
 
+// rowID names a row among all tables.
+type rowID struct{ table, id string }
+
+// values are the values of all columns and of all side tables.
+func (t *table[T]) values(v *T) ([]any, error) {
+	out := make([]any, 0, len(t.columns)+len(t.sides))
+	for _, c := range t.columns {
+		out = append(out, c.value(v))
+	}
+	for _, s := range t.sides {
+		set := "[]"
+		if list := s.of(v); len(list) > 0 {
+			b, err := json.Marshal(list)
+			if err != nil {
+				return nil, err
+			}
+			set = string(b)
+		}
+		out = append(out, set)
+	}
+	return out, nil
+}
+
+// put inserts or replaces a row. Of one that this transaction has read or written before it sets only what differs: each
+// column that is set, changed or not, costs a write to every index that it is part of.
 func (t *table[T]) put(x *tx, v T) error {
 	id := t.id(&v)
 	doing := "writing " + t.what + " " + id
@@ -78,13 +110,35 @@ func (t *table[T]) put(x *tx, v T) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w: %w", doing, domain.ErrInvalid, err)
 	}
-	args := make([]any, 0, len(t.columns)+2)
-	args = append(args, id, string(doc))
-	for _, c := range t.columns {
-		args = append(args, c.value(&v))
+	values, err := t.values(&v)
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", doing, domain.ErrInvalid, err)
 	}
-	_, err = x.exec(doing, t.upsert, args...)
-	return err
+	before := x.rows[rowID{t.name, id}]
+	query, args := t.upsert, append([]any{id, string(doc)}, values[:len(t.columns)]...)
+	if before != nil {
+		query, args = "UPDATE "+t.name+" SET doc = ?", []any{string(doc)}
+		for i, c := range t.columns {
+			if values[i] != before[i] {
+				query, args = query+`, "`+c.name+`" = ?`, append(args, values[i])
+			}
+		}
+		query, args = query+" WHERE id = ?", append(args, id)
+	}
+	if _, err := x.exec(doing, query, args...); err != nil {
+		return err
+	}
+	for i, s := range t.sides {
+		i += len(t.columns)
+		if before != nil && values[i] == before[i] {
+			continue
+		}
+		if err := x.putList(doing, s.name, id, values[i].(string)); err != nil {
+			return err
+		}
+	}
+	x.rows[rowID{t.name, id}] = values
+	return nil
 }
 
 // one returns the first object for which the rest of a SELECT holds.
@@ -110,11 +164,20 @@ func (t *table[T]) all(x *tx, rest string, args ...any) ([]T, error) {
 		if err := scan(&doc); err != nil {
 			return err
 		}
-		v, err := t.decode(doc)
+		v, err := t.read(x, doc)
 		out = append(out, v)
 		return err
 	})
 	return out, err
+}
+
+// read decodes a row. In a writing transaction it is remembered, as it is now, for put.
+func (t *table[T]) read(x *tx, doc []byte) (T, error) {
+	v, err := t.decode(doc)
+	if err == nil && x.writable {
+		x.rows[rowID{t.name, t.id(&v)}], err = t.values(&v)
+	}
+	return v, err
 }
 
 func (t *table[T]) decode(doc []byte) (T, error) {

@@ -76,6 +76,13 @@ var tickets = newTable("tickets", "ticket", func(t *domain.Ticket) string { retu
 	}},
 )
 
+func init() {
+	tickets.sides = []side[domain.Ticket]{
+		{"ticket_labels", func(t *domain.Ticket) []string { return t.Labels }},
+		{"ticket_blockers", func(t *domain.Ticket) []string { return t.BlockedBy }},
+	}
+}
+
 var runs = newTable("runs", "run", func(r *domain.Run) string { return r.ID }, nil,
 	column[domain.Run]{"number", number, func(r *domain.Run) any { return r.Number }},
 	column[domain.Run]{"project", text, func(r *domain.Run) any { return r.Project }},

@@ -19,7 +19,9 @@ type tx struct {
 	ctx      context.Context // of the Update or View that the transaction belongs to
 	conn     *conn
 	writable bool
-	broken   error // the first error that says that the database cannot be used
+	rows     map[rowID][]any    // the values of the rows that were read or written so far, where it is writable
+	head     *store.SealedEvent // the newest entry of the log, once one was appended
+	broken   error              // the first error that says that the database cannot be used
 }
 
 // note keeps the first error after which nothing more may be done in this transaction.
@@ -122,30 +124,18 @@ func (x *tx) Parked(project string, states, machines []string, now domain.Time) 
 	return tickets.all(x, parked, now.String(), string(in), project)
 }
 
-func (x *tx) PutTicket(t domain.Ticket) error {
-	if err := tickets.put(x, t); err != nil {
-		return err
-	}
-	if err := x.putList("ticket_labels", t.ID, t.Labels); err != nil {
-		return err
-	}
-	return x.putList("ticket_blockers", t.ID, t.BlockedBy)
-}
+func (x *tx) PutTicket(t domain.Ticket) error { return tickets.put(x, t) }
 
-// putList makes the side table hold exactly these values of the ticket.
-func (x *tx) putList(side, ticket string, values []string) error {
-	set, err := json.Marshal(append([]string{}, values...)) // [] and not null where there are none
-	if err != nil {
-		return fmt.Errorf("writing ticket %s: %w", ticket, err)
-	}
-	doing := "writing ticket " + ticket
-	if _, err := x.exec(doing, "DELETE FROM "+side+" WHERE ticket = ? AND value NOT IN (SELECT value FROM json_each(?))", ticket, string(set)); err != nil {
+// putList makes the side table hold exactly the values of set, a JSON list, for the ticket.
+func (x *tx) putList(doing, side, ticket, set string) error {
+	if set == "[]" {
+		_, err := x.exec(doing, "DELETE FROM "+side+" WHERE ticket = ?", ticket)
 		return err
 	}
-	if len(values) == 0 {
-		return nil
+	if _, err := x.exec(doing, "DELETE FROM "+side+" WHERE ticket = ? AND value NOT IN (SELECT value FROM json_each(?))", ticket, set); err != nil {
+		return err
 	}
-	_, err = x.exec(doing, "INSERT INTO "+side+" (ticket, value) SELECT DISTINCT ?, value FROM json_each(?) WHERE TRUE ON CONFLICT DO NOTHING", ticket, string(set))
+	_, err := x.exec(doing, "INSERT INTO "+side+" (ticket, value) SELECT DISTINCT ?, value FROM json_each(?) WHERE TRUE ON CONFLICT DO NOTHING", ticket, set)
 	return err
 }
 
@@ -347,20 +337,21 @@ func (x *tx) Append(e domain.Event) error {
 	case x.broken != nil:
 		return x.broken
 	}
-	// Read each time, within the transaction: another process may have written since the last one.
-	var seq int64
-	var raw []byte
-	var prev [32]byte
-	err := x.row(doing, lastEvent, nil, &seq, &raw)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
+	if x.head == nil { // read anew by each transaction: another process may have written since the last one
+		seq, hash, err := head(x.ctx, x.conn)
+		if err != nil {
+			return x.note(err)
+		}
+		x.head = &store.SealedEvent{Seq: seq, Hash: hash}
 	}
-	copy(prev[:], raw)
-	e.Seq = seq + 1
-	sealed, err := events.Seal(prev, e)
+	e.Seq = x.head.Seq + 1
+	sealed, err := events.Seal(x.head.Hash, e)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	_, err = x.exec(doing, "INSERT INTO events (seq, bytes, hash) VALUES (?, ?, ?)", sealed.Seq, sealed.Bytes, sealed.Hash[:])
-	return err
+	if _, err := x.exec(doing, "INSERT INTO events (seq, bytes, hash) VALUES (?, ?, ?)", sealed.Seq, sealed.Bytes, sealed.Hash[:]); err != nil {
+		return err
+	}
+	x.head = &sealed
+	return nil
 }
