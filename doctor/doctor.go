@@ -1,6 +1,6 @@
 // Package doctor looks for what breaks in practice: a user manager that is not there, agents that a run would not find,
 // unit files of another version, a full disk, work without a ticket. Each finding says what is wrong and the command
-// that mends it. It only looks, and never changes anything.
+// that mends it, and for some what mends it without a person. To look changes nothing.
 package doctor
 
 import (
@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,8 +20,11 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"gaia/agent"
 	"gaia/domain"
+	"gaia/journal"
 	"gaia/registry"
 	"gaia/session"
 	"gaia/tmux"
@@ -31,9 +35,10 @@ import (
 // Level says how bad a finding is.
 type Level string
 
-// The levels. Only Fail keeps Gaia from working.
+// The levels. Only Fail keeps Gaia from working, or ends work that is under way; Info is no matter of being well.
 const (
 	OK   Level = "ok"
+	Info Level = "info"
 	Warn Level = "warn"
 	Fail Level = "fail"
 )
@@ -44,6 +49,14 @@ type Finding struct {
 	Level Level  `json:"level"`
 	Text  string `json:"text"`
 	Mend  string `json:"mend"` // command or advice; "" where there is nothing to mend
+	Fix   *Fix   `json:"-"`    // nil where mending is a person's matter
+}
+
+// Fix mends a finding. What it does can be done at any time: it removes nothing, ends nothing that runs, and is no harm
+// where somebody else has done it meanwhile.
+type Fix struct {
+	Ask string                                    // what a person must say yes to; "" where nothing needs to be asked
+	Do  func(ctx context.Context) (string, error) // returns what was done, as a sentence for people
 }
 
 // Hub is what doctor asks the hub.
@@ -66,6 +79,11 @@ type Config struct {
 	// Elsewhere is the hub's address where it is not the user's own, which systemd would start here.
 	Elsewhere string
 	UID       int
+	Logind    units.Logind
+	Path      string // PATH of the shell that asks, to be held against that of runs; "" where nobody does
+	Person    bool   // a person is there, whom polkit may ask for a password
+	Journal   journal.Reader
+	MinFree   uint64 // bytes of disk in the state folder; 0 for the usual
 }
 
 // The oldest versions with which Gaia was tried.
@@ -74,6 +92,9 @@ var (
 	minGit     = [2]int{2, 34}
 	minSystemd = 252
 )
+
+// minState is how much disk must be free where hub, run folders and what agents print lie.
+const minState = 256 << 20
 
 // checkTimeout bounds one check: nothing here may hang on a wedged program.
 const checkTimeout = 20 * time.Second
@@ -85,7 +106,7 @@ const clockSkew = 5 * time.Second
 func Run(ctx context.Context, c Config) []Finding {
 	d := &doctor{Config: c}
 	for _, check := range []func(context.Context){
-		d.runtime, d.places, d.versions, d.manager, d.linger, d.machine, d.hub, d.checkouts,
+		d.runtime, d.places, d.versions, d.bus, d.manager, d.linger, d.journal, d.machine, d.hub, d.checkouts,
 	} {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		check(ctx)
@@ -110,12 +131,35 @@ func (d *doctor) add(check string, level Level, mend, format string, args ...any
 	d.found = append(d.found, Finding{Check: check, Level: level, Text: text, Mend: mend})
 }
 
+// fixable says of the last finding what mends it.
+func (d *doctor) fixable(ask string, do func(context.Context) (string, error)) {
+	d.found[len(d.found)-1].Fix = &Fix{Ask: ask, Do: do}
+}
+
+// maxSocket is the longest path of a unix socket, in bytes.
+const maxSocket = 107
+
 func (d *doctor) runtime(context.Context) {
+	const check = "runtime folder"
 	if err := d.Home.NeedRuntime(); err != nil {
-		d.add("runtime folder", Fail, fmt.Sprintf("sudo loginctl enable-linger %d", d.UID), "%v", err)
+		d.add(check, Fail, fmt.Sprintf("sudo loginctl enable-linger %d", d.UID), "%v", err)
 		return
 	}
-	d.add("runtime folder", OK, "", "%s", d.Home.RuntimeRoot)
+	var st unix.Stat_t
+	err := unix.Stat(d.Home.RuntimeRoot, &st)
+	socket := d.Home.RunSocket(strings.Repeat("0", 12))
+	switch {
+	case err != nil:
+		d.add(check, Fail, "log in as this user (ssh or machinectl shell, not su)", "XDG_RUNTIME_DIR is %s: %v", d.Home.RuntimeRoot, err)
+	case int(st.Uid) != d.UID:
+		d.add(check, Fail, "log in as this user (ssh or machinectl shell, not su or sudo)", "XDG_RUNTIME_DIR is %s, which belongs to the user %d, and you are %d", d.Home.RuntimeRoot, st.Uid, d.UID)
+	case st.Mode&0o077 != 0:
+		d.add(check, Warn, "chmod 0700 "+d.Home.RuntimeRoot, "%s is open to others (%04o), and it holds the sockets of your agents' terminals", d.Home.RuntimeRoot, st.Mode&0o777)
+	case len(socket) > maxSocket:
+		d.add(check, Fail, "set XDG_RUNTIME_DIR to a shorter path", "the socket of a run, %s, has a path of %d bytes, and at most %d are possible", socket, len(socket), maxSocket)
+	default:
+		d.add(check, OK, "", "%s", d.Home.RuntimeRoot)
+	}
 }
 
 // places looks whether systemd can start what lies where this installation keeps it.
@@ -127,7 +171,45 @@ func (d *doctor) places(context.Context) {
 		d.add("state folder", Fail, "set XDG_STATE_HOME, or GAIA_HOME, to another folder, then: gaia init", "runs lie in %s: %v", d.Home.RunsDir(), err)
 		return
 	}
-	d.add("state folder", OK, "", "%s", d.Home.State)
+	if open := openToOthers(d.Home.Dir, d.Home.State, filepath.Join(d.Home.Dir, "credentials")); open != "" {
+		d.add("state folder", Warn, "chmod go= "+open, "%s is open to others, and what lies there is yours alone", open)
+		d.fixable("", func(context.Context) (string, error) {
+			notes, err := d.Home.Prepare()
+			return strings.Join(notes, "; "), err
+		})
+	}
+	var st unix.Statfs_t
+	switch err := unix.Statfs(d.Home.State, &st); {
+	case errors.Is(err, fs.ErrNotExist): // nothing was set up yet
+		d.add("state folder", OK, "", "%s, which is not there yet", d.Home.State)
+	case err != nil:
+		d.add("state folder", Warn, "df "+d.Home.State, "how much disk is free in %s cannot be seen: %v", d.Home.State, err)
+	case st.Bavail*uint64(st.Bsize) < cmp.Or(d.MinFree, minState):
+		d.add("state folder", Fail, "df -h "+d.Home.State+", and make room", "%d MiB of disk are free in %s, where hub and runs write", st.Bavail*uint64(st.Bsize)>>20, d.Home.State)
+	default:
+		d.add("state folder", OK, "", "%s", d.Home.State)
+	}
+}
+
+// openToOthers returns the first of some folders that group or others may look into.
+func openToOthers(dirs ...string) string {
+	for _, dir := range dirs {
+		if st, err := os.Stat(dir); err == nil && st.Mode().Perm()&0o077 != 0 {
+			return dir
+		}
+	}
+	return ""
+}
+
+func (d *doctor) bus(ctx context.Context) {
+	if d.Home.RuntimeRoot == "" {
+		return
+	}
+	if err := units.CheckBus(ctx, d.Home.RuntimeRoot); err != nil {
+		d.add("user bus", Warn, "sudo apt-get install dbus-user-session, then log in anew", "there is no place for a conductor's object, so less is shown of it: %v", err)
+		return
+	}
+	d.add("user bus", OK, "", "%s", filepath.Join(d.Home.RuntimeRoot, "bus"))
 }
 
 func (d *doctor) versions(ctx context.Context) {
@@ -201,21 +283,50 @@ func (d *doctor) manager(ctx context.Context) {
 	}
 	for _, f := range drifts {
 		d.add("unit files", Warn, "gaia doctor --fix", "%s", f)
+		d.fixable("", d.withManager(func(ctx context.Context, man *units.Manager) (string, error) {
+			text := "put right: " + f.String()
+			if f.Kind == units.DriftEdited {
+				text += "; the edited file is kept beside it"
+			}
+			return text, units.Mend(ctx, man, []units.Drift{f})
+		}))
 	}
 	if len(drifts) == 0 {
 		d.add("unit files", OK, "", "as this version ships them")
 	}
 }
 
+// withManager is a fix that needs the user manager, in a connection of its own: it is done after the look.
+func (d *doctor) withManager(fn func(context.Context, *units.Manager) (string, error)) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		man, err := units.Connect(ctx, d.Home.RuntimeRoot)
+		if err != nil {
+			return "", err
+		}
+		defer man.Close()
+		return fn(ctx, man)
+	}
+}
+
 // controllers reads which resource limits the user's manager can set at all.
 func (d *doctor) controllers() {
+	const check = "controllers"
 	path := fmt.Sprintf("/sys/fs/cgroup/user.slice/user-%d.slice/user@%d.service/cgroup.controllers", d.UID, d.UID)
 	data, err := os.ReadFile(path)
 	if err != nil {
-		d.add("controllers", Warn, "", "it cannot be seen which limits the user manager can set, so limits of runs may have no effect: %v", err)
+		if _, old := os.Stat("/sys/fs/cgroup/cgroup.controllers"); old != nil {
+			d.add(check, Warn, "boot with the kernel's option systemd.unified_cgroup_hierarchy=1", "limits of runs have no effect: this machine uses the old cgroup hierarchies")
+			return
+		}
+		d.add(check, Warn, "log in as this user (ssh or machinectl shell, not su)", "it cannot be seen which limits the user manager can set, so limits of runs may have no effect: %v", err)
 		return
 	}
-	have := strings.Fields(string(data))
+	d.delegated(string(data))
+}
+
+// delegated says which of the controllers that limits need are missing from a list as the kernel writes it.
+func (d *doctor) delegated(list string) {
+	have := strings.Fields(list)
 	var missing []string
 	for _, c := range []string{"cpu", "memory", "pids"} {
 		if !slices.Contains(have, c) {
@@ -223,7 +334,7 @@ func (d *doctor) controllers() {
 		}
 	}
 	if len(missing) > 0 {
-		d.add("controllers", Warn, `sudo systemctl edit user@.service, with [Service] and Delegate=cpu memory pids; then log in anew`,
+		d.add("controllers", Warn, "sudo systemctl edit user@.service, with the lines [Service] and Delegate=cpu cpuset io memory pids; then restart the machine",
 			"limits of runs have no effect for %s: the controllers are not delegated to the user manager", strings.Join(missing, ", "))
 		return
 	}
@@ -231,14 +342,37 @@ func (d *doctor) controllers() {
 }
 
 func (d *doctor) linger(ctx context.Context) {
-	switch on, err := units.Linger(ctx, d.UID); {
-	case err != nil:
-		d.add("linger", Warn, "loginctl enable-linger", "whether agents survive your log-out could not be found out: %v", err)
-	case !on:
-		d.add("linger", Warn, "loginctl enable-linger", "agents end when you log out of this machine for the last time")
-	default:
-		d.add("linger", OK, "", "agents survive your log-out")
+	const check = "linger"
+	name := strconv.Itoa(d.UID)
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
 	}
+	command := "loginctl enable-linger " + name
+	switch on, err := d.Logind.Linger(ctx, d.UID); {
+	case errors.Is(err, units.ErrNoLogind):
+		d.add(check, Warn, "systemctl status systemd-logind", "whether agents survive your log-out could not be found out: %v", err)
+	case err != nil:
+		d.add(check, Warn, command, "whether agents survive your log-out could not be found out: %v", err)
+	case on:
+		d.add(check, OK, "", "agents survive your log-out")
+	default:
+		d.add(check, Fail, command, "agents end when you log out of this machine for the last time, and nothing starts at boot")
+		d.fixable("Let agents go on after your log-out, and start at boot (linger)", func(ctx context.Context) (string, error) {
+			err := d.Logind.EnableLinger(ctx, d.UID, d.Person)
+			if errors.Is(err, units.ErrLingerRefused) {
+				err = fmt.Errorf("%w; an administrator can: sudo %s", err, command)
+			}
+			return "linger is on: agents survive your log-out", err
+		})
+	}
+}
+
+func (d *doctor) journal(ctx context.Context) {
+	if err := d.Journal.Readable(ctx); err != nil {
+		d.add("journal", Warn, "sudo mkdir -p /var/log/journal && sudo systemctl restart systemd-journald", "gaia run logs shows nothing: %v", err)
+		return
+	}
+	d.add("journal", OK, "", "can be read")
 }
 
 func (d *doctor) machine(context.Context) {
@@ -272,6 +406,9 @@ func (d *doctor) hub(ctx context.Context) {
 	switch {
 	case live != nil:
 		d.add("hub", Fail, start, "%v", live)
+		if d.Elsewhere == "" && d.man != nil {
+			d.startHub(ctx)
+		}
 		return
 	case ready != nil && d.Elsewhere != "":
 		d.add("hub", Fail, start, "it answers, but cannot read and write: %v", ready)
@@ -292,6 +429,18 @@ func (d *doctor) hub(ctx context.Context) {
 		return
 	}
 	d.add("clock", OK, "", "agrees with the hub's")
+}
+
+// startHub says how the user's own hub is started, where its socket is merely not up. One that has failed, or is up and
+// silent, is for a person to look at.
+func (d *doctor) startHub(ctx context.Context) {
+	socket := d.Names.HubSocket()
+	if st, err := d.man.Status(ctx, socket); err != nil || st.Load != "loaded" || st.Active != "inactive" {
+		return
+	}
+	d.fixable("", d.withManager(func(ctx context.Context, man *units.Manager) (string, error) {
+		return "started " + socket, man.Start(ctx, socket)
+	}))
 }
 
 func (d *doctor) checkouts(ctx context.Context) {
@@ -352,6 +501,9 @@ func (d *doctor) unit(ctx context.Context, check string, e registry.Entry) {
 		d.add(check, Warn, "gaia conductor start "+e.Instance, "%s is %s", unit, st.Active)
 	case st.NeedDaemonReload:
 		d.add(check, Warn, "systemctl --user daemon-reload", "the file of %s has changed since it was read", unit)
+		d.fixable("", d.withManager(func(ctx context.Context, man *units.Manager) (string, error) {
+			return "let the user manager read its files anew", man.Reload(ctx)
+		}))
 	default:
 		d.add(check, OK, "", "%s", st.StatusText)
 	}
@@ -366,19 +518,77 @@ func (d *doctor) agents(check string, e registry.Entry, co registry.Checkout) {
 		d.add(check, Warn, "gaia conductor enable "+e.Instance, "no PATH was taken over for its agents, so they get the user manager's")
 	}
 	env := session.Environment(session.EnvInput{Manager: d.env, Path: e.Path, Bin: d.Paths.Bin, Pass: d.identity.Env.Pass})
+	used := map[string]string{} // the agents that tickets get, and who says so
+	name := cmp.Or(co.Agent.Default, d.identity.DefaultAgent)
+	if name != "" {
+		used[name] = "tickets that name no agent are for " + name
+	}
+	for _, r := range d.identity.Routes {
+		if used[r.Agent] == "" {
+			used[r.Agent] = fmt.Sprintf("the route of the label %s leads to %s", r.Label, r.Agent)
+		}
+	}
 	available, missing := agent.Available(*d.identity, env)
 	for _, name := range slices.Sorted(maps.Keys(missing)) {
-		d.add(check, Fail, fmt.Sprintf("gaia conductor enable %s, from a shell in which it is found; or change [agents.%s] in %s", e.Instance, name, d.Home.MachineFile()),
-			"agent %s: %v", name, missing[name])
+		mend := fmt.Sprintf("gaia conductor enable %s, from a shell in which it is found; or change [agents.%s] in %s", e.Instance, name, d.Home.MachineFile())
+		if used[name] == "" && len(available) > 0 {
+			d.add(check, Info, mend, "agent %s, which only tickets that name it would use: %v", name, missing[name])
+			continue
+		}
+		d.add(check, Fail, mend, "agent %s: %v", name, missing[name])
 	}
 	if len(available)+len(missing) == 0 {
 		d.add(check, Fail, "edit "+d.Home.MachineFile(), "the machine has no agent, so nothing can be claimed: add a section [agents.NAME]")
 		return
 	}
-	name := cmp.Or(co.Agent.Default, d.identity.DefaultAgent)
-	if _, there := d.identity.Agents[name]; name != "" && !there {
-		d.add(check, Warn, fmt.Sprintf("add a section [agents.%s] to %s", name, d.Home.MachineFile()), "tickets that name no agent are for %s, which this machine does not have", name)
+	for _, name := range slices.Sorted(maps.Keys(used)) {
+		if _, there := d.identity.Agents[name]; !there {
+			d.add(check, Warn, fmt.Sprintf("add a section [agents.%s] to %s", name, d.Home.MachineFile()), "%s, which this machine does not have", used[name])
+		}
 	}
+	d.tools(check, e, env["PATH"])
+}
+
+// tools are programs of which a machine often has several versions, and of which an agent's work depends on the right one.
+var tools = []string{"git", "node", "npm", "python3", "go", "cargo", "ruby", "java", "php", "docker", "make"}
+
+// tools says where runs get another program than the shell that asks: what works here would not work there.
+func (d *doctor) tools(check string, e registry.Entry, path string) {
+	if d.Path == "" || e.Path == "" {
+		return
+	}
+	var differ []string
+	for _, tool := range tools {
+		here, there := lookup(tool, d.Path), lookup(tool, path)
+		switch {
+		case here == "" || here == there:
+		case there == "":
+			differ = append(differ, tool+" (not at all, and not "+here+")")
+		default:
+			differ = append(differ, fmt.Sprintf("%s (%s, and not %s)", tool, there, here))
+		}
+	}
+	if len(differ) > 0 {
+		d.add(check, Warn, "gaia conductor enable "+e.Instance+", from this shell if it is right", "runs get other programs than this shell: %s", strings.Join(differ, ", "))
+	}
+}
+
+// lookup returns the program that a PATH leads to, with links resolved; "" for none.
+func lookup(program, path string) string {
+	for _, dir := range filepath.SplitList(path) {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		file := filepath.Join(dir, program)
+		if st, err := os.Stat(file); err != nil || !st.Mode().IsRegular() || st.Mode().Perm()&0o111 == 0 {
+			continue
+		}
+		if real, err := filepath.EvalSymlinks(file); err == nil {
+			return real
+		}
+		return file
+	}
+	return ""
 }
 
 func (d *doctor) hooks(check string, e registry.Entry, co registry.Checkout) {
@@ -404,7 +614,7 @@ func (d *doctor) trees(ctx context.Context, check string, e registry.Entry, g *w
 	for _, t := range trees {
 		name := filepath.Base(t.Path)
 		if !t.Complete {
-			d.add(check, Warn, "", "the tree %s is incomplete: %s", name, t.Note)
+			d.add(check, Warn, "gaia conductor reap --dry-run "+e.Instance+" says what becomes of it", "the tree %s is incomplete: %s", name, t.Note)
 			continue
 		}
 		if d.Hub == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,7 +58,8 @@ func newPlace(t *testing.T) *place {
 	names, err := units.NewNames("")
 	require.NoError(t, err)
 	p := &place{t: t, home: home, checkout: filepath.Join(dir, "shop")}
-	p.config = Config{Home: home, Names: names, Paths: units.Paths{Bin: "/usr/bin"}, Hub: hub{}, UID: os.Getuid()}
+	p.config = Config{Home: home, Names: names, Paths: units.Paths{Bin: "/usr/bin"}, Hub: hub{}, UID: os.Getuid(), MinFree: 1}
+	p.config.Logind = units.Logind{Socket: filepath.Join(dir, "none"), Folder: filepath.Join(dir, "linger")}
 	p.machine("user_id = \"anna\"\nhost_id = \"box\"\n\n[agents.script]\nprogram = [\"sh\"]\n")
 	require.NoError(t, os.MkdirAll(p.checkout, 0o755))
 	p.git("init", "--quiet", "--initial-branch=main")
@@ -157,6 +159,42 @@ func TestFindings(t *testing.T) {
 		"branch in the way":             {func(_ *testing.T, p *place) { p.git("branch", "gaia") }, []string{`^fail conductor shop: .*branch "gaia".* \| rename that branch`}},
 		"disk full":                     {func(_ *testing.T, p *place) { p.conductor("[workspace]\nmin_free_disk = \"9999999G\"\n") }, []string{`^fail conductor shop: \d+ MiB of disk are free.* \| gaia conductor reap shop$`}},
 		"tree without a ticket":         {func(t *testing.T, p *place) { p.tree(t, "SHOP-1", "unknown") }, []string{`^warn conductor shop: the tree SHOP-1 belongs to no ticket of this hub; reap keeps it \| look at /`}},
+		"incomplete tree": {func(t *testing.T, p *place) {
+			p.tree(t, "SHOP-1", "known")
+			require.NoError(t, os.Remove(filepath.Join(p.checkout, ".git", "worktrees", "SHOP-1", "gaia.json")))
+		}, []string{`^warn conductor shop: the tree SHOP-1 is incomplete: .* \| gaia conductor reap --dry-run shop`}},
+		"state folder open to others":   {func(t *testing.T, p *place) { require.NoError(t, os.Chmod(p.home.Dir, 0o755)) }, []string{`^warn state folder: (/.*) is open to others.* \| chmod go= /`}},
+		"disk of the state folder full": {func(_ *testing.T, p *place) { p.config.MinFree = 1 << 62 }, []string{`^fail state folder: \d+ MiB of disk are free in /.* \| df -h /`}},
+		"agent that is not used and not there": {func(_ *testing.T, p *place) {
+			p.machine("user_id = \"anna\"\nhost_id = \"box\"\n[agents.script]\nprogram = [\"sh\"]\n[agents.claude]\nprogram = [\"nonexistent-agent\"]\n")
+		}, []string{`^info conductor shop: agent claude, which only tickets that name it would use: .*nonexistent-agent.* \| gaia conductor enable shop`}},
+		"default agent that is not there": {func(_ *testing.T, p *place) {
+			p.machine("user_id = \"anna\"\nhost_id = \"box\"\ndefault_agent = \"claude\"\n[agents.script]\nprogram = [\"sh\"]\n[agents.claude]\nprogram = [\"nonexistent-agent\"]\n")
+		}, []string{`^fail conductor shop: agent claude: .*nonexistent-agent`}},
+		"agent of the checkout that is not there": {func(_ *testing.T, p *place) {
+			p.machine("user_id = \"anna\"\nhost_id = \"box\"\ndefault_agent = \"script\"\n[agents.script]\nprogram = [\"sh\"]\n[agents.claude]\nprogram = [\"nonexistent-agent\"]\n")
+			p.conductor("[agent]\ndefault = \"claude\"\n")
+		}, []string{`^fail conductor shop: agent claude: .*nonexistent-agent`}},
+		"agent of a route that is not there": {func(_ *testing.T, p *place) {
+			p.machine("user_id = \"anna\"\nhost_id = \"box\"\n[agents.script]\nprogram = [\"sh\"]\n[agents.claude]\nprogram = [\"nonexistent-agent\"]\n[[route]]\nagent = \"claude\"\nlabel = \"ui\"\n[[route]]\nagent = \"pi\"\nlabel = \"db\"\n")
+		}, []string{`^fail conductor shop: agent claude: .*nonexistent-agent`, `^warn conductor shop: the route of the label db leads to pi, which this machine does not have`}},
+		"other tools than in this shell": {func(t *testing.T, p *place) {
+			dir := t.TempDir()
+			for _, tool := range []string{"node", "cargo"} {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, tool), []byte("#!/bin/sh\n"), 0o755))
+			}
+			other := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(other, "node"), []byte("#!/bin/sh\n"), 0o755))
+			p.config.Path = dir + ":" + os.Getenv("PATH")
+			require.NoError(t, p.home.Put(t.Context(), registry.Entry{Instance: "shop", Checkout: p.checkout, Project: "SHOP", Path: other + ":/usr/bin:/bin"}))
+		}, []string{`^warn conductor shop: runs get other programs than this shell: .*node \(/\S+/node, and not /\S+/node\).*cargo \(not at all, and not .* \| gaia conductor enable shop, from this shell`}},
+		"the same tools by another way": {func(t *testing.T, p *place) {
+			dir := t.TempDir()
+			git, err := exec.LookPath("git")
+			require.NoError(t, err)
+			require.NoError(t, os.Symlink(git, filepath.Join(dir, "git")))
+			p.config.Path = dir
+		}, nil},
 		"tree of a ticket": {func(t *testing.T, p *place) {
 			p.tree(t, "SHOP-1", "known")
 			p.config.Hub = hub{tickets: map[string]domain.Ticket{"known": {}}}
@@ -217,4 +255,138 @@ func TestGitVersion(t *testing.T) {
 	require.True(t, before(1, 99, minGit))
 	require.False(t, before(2, 34, minGit))
 	require.False(t, before(3, 0, minGit))
+}
+
+// only returns the one finding of a check.
+func only(t *testing.T, found []Finding, check string) Finding {
+	t.Helper()
+	var out []Finding
+	for _, f := range found {
+		if f.Check == check {
+			out = append(out, f)
+		}
+	}
+	require.Len(t, out, 1, "%s: %v", check, found)
+	return out[0]
+}
+
+// TestRuntimeFolder of another user, open to others, or with a path that is too long.
+func TestRuntimeFolder(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	dir := p.config.Home.RuntimeRoot
+	f := only(t, Run(t.Context(), p.config), "runtime folder")
+	require.Equal(t, Fail, f.Level, "it is not there")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.Equal(t, OK, only(t, Run(t.Context(), p.config), "runtime folder").Level)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	f = only(t, Run(t.Context(), p.config), "runtime folder")
+	require.Equal(t, Warn, f.Level)
+	require.Equal(t, "chmod 0700 "+dir, f.Mend)
+	p.config.Home.RuntimeRoot, p.config.Home.Runtime = "/", "/gaia"
+	p.config.UID = 4711
+	f = only(t, Run(t.Context(), p.config), "runtime folder")
+	require.Equal(t, Fail, f.Level)
+	require.Contains(t, f.Text, "belongs to the user 0, and you are 4711")
+	require.NoError(t, os.Chmod(dir, 0o700))
+	p.config.UID, p.config.Home.RuntimeRoot, p.config.Home.Runtime = os.Getuid(), dir, filepath.Join(dir, strings.Repeat("x", 100))
+	require.Contains(t, only(t, Run(t.Context(), p.config), "runtime folder").Mend, "shorter path")
+	f = only(t, Run(t.Context(), p.config), "user bus")
+	require.Equal(t, Warn, f.Level)
+	require.Contains(t, f.Mend, "dbus-user-session")
+}
+
+func TestDelegated(t *testing.T) {
+	t.Parallel()
+	for list, want := range map[string]string{"cpuset cpu io memory pids\n": "", "memory pids": "for cpu:", "cpu io": "for memory, pids:", "": "for cpu, memory, pids:"} {
+		var d doctor
+		d.delegated(list)
+		f := d.found[0]
+		if want == "" {
+			require.Equal(t, OK, f.Level)
+			continue
+		}
+		require.Equal(t, Warn, f.Level)
+		require.Contains(t, f.Text, want)
+		require.Contains(t, f.Mend, "Delegate=")
+	}
+}
+
+// TestLinger: off is a failure with the exact command, unknown is not.
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	me, err := user.Current()
+	require.NoError(t, err)
+	f := only(t, Run(t.Context(), p.config), "linger")
+	require.Equal(t, Warn, f.Level)
+	require.Nil(t, f.Fix)
+	require.Contains(t, f.Mend, "systemd-logind")
+	require.NoError(t, os.Mkdir(p.config.Logind.Folder, 0o755))
+	f = only(t, Run(t.Context(), p.config), "linger")
+	require.Equal(t, Fail, f.Level)
+	require.Equal(t, "loginctl enable-linger "+me.Username, f.Mend)
+	require.NotEmpty(t, f.Fix.Ask, "a person decides")
+	_, err = f.Fix.Do(t.Context())
+	require.ErrorIs(t, err, units.ErrNoLogind)
+	require.NoError(t, os.WriteFile(filepath.Join(p.config.Logind.Folder, me.Username), nil, 0o644))
+	require.Equal(t, OK, only(t, Run(t.Context(), p.config), "linger").Level)
+}
+
+func TestJournal(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	p.config.Journal.Program = "/nonexistent/journalctl"
+	f := only(t, Run(t.Context(), p.config), "journal")
+	require.Equal(t, Warn, f.Level)
+	require.Contains(t, f.Text, "apt-get install systemd")
+}
+
+// TestFixesOfFolders: closed to others, and nothing else of them changed.
+func TestFixesOfFolders(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	require.NoError(t, os.Chmod(p.home.State, 0o777))
+	var fix *Fix
+	for _, f := range Run(t.Context(), p.config) {
+		if f.Check == "state folder" && f.Fix != nil {
+			fix = f.Fix
+		}
+	}
+	require.NotNil(t, fix)
+	require.Empty(t, fix.Ask)
+	text, err := fix.Do(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, text, "it is 0700 now")
+	require.Empty(t, p.look())
+	text, err = fix.Do(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, text, "a second time there is nothing to do")
+}
+
+// TestVersions that are too old, that are none, and programs that are not there. Not parallel: the PATH is the process's.
+func TestVersions(t *testing.T) {
+	p := newPlace(t)
+	dir := t.TempDir()
+	for _, c := range []struct{ tmux, git, tmuxSays, gitSays string }{
+		{"tmux 3.2a", "git version 2.33.8", "version 3.2 is older than 3.3", "version 2.33 is older than 2.34"},
+		{"tmux 3.3a", "git version 2.34.0", "3.3", "2.34"},
+		{"tmux next-3.5", "nonsense", "3.5", "says no version"},
+		{"", "", "tmux", "git --version failed"},
+	} {
+		for name, says := range map[string]string{"tmux": c.tmux, "git": c.git} {
+			path := filepath.Join(dir, name)
+			_ = os.Remove(path)
+			if says != "" {
+				require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\necho '"+says+"'\n"), 0o755))
+			}
+		}
+		t.Setenv("PATH", dir)
+		found := Run(t.Context(), p.config)
+		for name, says := range map[string]string{"tmux": c.tmuxSays, "git": c.gitSays} {
+			f := only(t, found, name)
+			require.Contains(t, f.Text, says)
+			require.Equal(t, f.Level == Fail, f.Mend == "sudo apt-get install "+name, f)
+		}
+	}
 }

@@ -3,11 +3,14 @@
 package doctor
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"gaia/domain"
 	"gaia/internal/usermanager"
 	"gaia/registry"
 	"gaia/units"
@@ -48,6 +51,8 @@ func TestWithAUserManager(t *testing.T) {
 	require.Equal(t, OK, finding("unit files").Level)
 	require.Equal(t, OK, finding("tmux").Level)
 	require.Equal(t, OK, finding("git").Level)
+	require.Equal(t, OK, finding("user bus").Level)
+	require.Equal(t, OK, finding("journal").Level)
 	require.NotEmpty(t, finding("linger").Text)
 	require.NotEmpty(t, finding("controllers").Text)
 
@@ -73,8 +78,39 @@ func TestWithAUserManager(t *testing.T) {
 	f = finding("unit files")
 	require.Equal(t, Warn, f.Level)
 	require.Equal(t, "gaia doctor --fix", f.Mend)
-	drifts, err := units.FindDrift(t.Context(), man, p.config.Names, p.config.Paths)
+	edited := filepath.Join(filepath.Dir(written[0]), p.config.Names.Hub())
+	text, err := os.ReadFile(edited)
 	require.NoError(t, err)
-	require.NoError(t, units.Mend(t.Context(), man, drifts))
+	require.NoError(t, os.WriteFile(edited, append(text, "# mine\n"...), 0o644))
+	done := 0
+	for _, f := range Run(t.Context(), p.config) {
+		if f.Check == "unit files" {
+			require.Empty(t, f.Fix.Ask)
+			text, err := f.Fix.Do(t.Context())
+			require.NoError(t, err)
+			require.Contains(t, text, "put right: /")
+			done++
+		}
+	}
+	require.NotZero(t, done)
 	require.Equal(t, OK, finding("unit files").Level)
+	kept, err := os.ReadFile(edited + ".edited-1")
+	require.NoError(t, err)
+	require.Contains(t, string(kept), "# mine", "what a person wrote is kept")
+
+	// A hub whose socket is not up, is started.
+	require.NoError(t, man.Stop(t.Context(), p.config.Names.HubSocket()))
+	p.config.Hub = hub{live: domain.ErrUnreachable}
+	f = finding("hub")
+	require.Equal(t, Fail, f.Level)
+	did, err := f.Fix.Do(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "started "+p.config.Names.HubSocket(), did)
+	st, err := man.Status(t.Context(), p.config.Names.HubSocket())
+	require.NoError(t, err)
+	require.Equal(t, "active", st.Active)
+	require.Nil(t, finding("hub").Fix, "one that is up and silent is for a person")
+	p.config.Elsewhere = "https://hub"
+	require.NoError(t, man.Stop(t.Context(), p.config.Names.HubSocket()))
+	require.Nil(t, finding("hub").Fix)
 }

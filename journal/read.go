@@ -78,7 +78,7 @@ func (r Reader) Read(ctx context.Context, q Query, each func(Entry) error) error
 		return err
 	}
 	if q.Follow { // journalctl would wait for ever for a file that it may read
-		if err := r.readable(ctx); err != nil || ctx.Err() != nil {
+		if err := r.Readable(ctx); err != nil || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -117,7 +117,7 @@ func (r Reader) Read(ctx context.Context, q Query, each func(Entry) error) error
 	case err != nil:
 		return err
 	case n == 0 && !q.Follow:
-		return r.readable(ctx)
+		return r.Readable(ctx)
 	}
 	return nil
 }
@@ -261,9 +261,9 @@ func userName(uid int) string {
 	return strconv.Itoa(uid)
 }
 
-// readable returns an error unless there is a journal file that the user may read: where there is none, journalctl prints
+// Readable returns an error unless there is a journal file that the user may read: where there is none, journalctl prints
 // nothing and is content.
-func (r Reader) readable(ctx context.Context) error {
+func (r Reader) Readable(ctx context.Context) error {
 	cmd, complaint := r.command(ctx, []string{"--header", "--quiet"})
 	out, err := cmd.Output()
 	switch {

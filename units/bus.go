@@ -64,6 +64,24 @@ func dialUser(ctx context.Context, runtimeDir string, signals dbus.SignalHandler
 	return nil, fmt.Errorf("cannot connect to the user manager in %s: %w", runtimeDir, errors.Join(busErr, err))
 }
 
+// CheckBus returns an error unless the user's bus answers and the user manager is on it: without it the manager is still
+// reached, but a conductor has no place for its object.
+func CheckBus(ctx context.Context, runtimeDir string) error {
+	l, err := dialBus(ctx, filepath.Join(runtimeDir, "bus"), nil)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	owned := false
+	if err := l.BusObject().CallWithContext(ctx, busName+".NameHasOwner", 0, systemdName).Store(&owned); err != nil {
+		return fmt.Errorf("ask the user bus: %w", err)
+	}
+	if !owned {
+		return errors.New("the user manager is not on the user bus")
+	}
+	return nil
+}
+
 // dialBus connects to a bus daemon's socket and says Hello.
 func dialBus(ctx context.Context, socket string, signals dbus.SignalHandler) (*link, error) {
 	conn, err := dialSocket(ctx, socket, signals)

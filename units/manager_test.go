@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -748,16 +749,16 @@ func TestLinger(t *testing.T) {
 	require.NoError(t, err)
 	dir := shortDir(t)
 	socket := filepath.Join(dir, "none")
-	on, err := login{socket, dir}.linger(ctx, os.Getuid())
+	on, err := Logind{socket, dir}.Linger(ctx, os.Getuid())
 	require.NoError(t, err)
 	require.False(t, on)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, me.Username), nil, 0o644))
-	on, err = login{socket, dir}.linger(ctx, os.Getuid())
+	on, err = Logind{socket, dir}.Linger(ctx, os.Getuid())
 	require.NoError(t, err)
 	require.True(t, on)
-	_, err = login{socket, filepath.Join(dir, "absent")}.linger(ctx, os.Getuid())
+	_, err = Logind{socket, filepath.Join(dir, "absent")}.Linger(ctx, os.Getuid())
 	require.ErrorContains(t, err, "loginctl show-user", "what is not known is not guessed")
-	_, err = login{socket, dir}.linger(ctx, 1<<30)
+	_, err = Logind{socket, dir}.Linger(ctx, 1<<30)
 	require.Error(t, err)
 }
 
@@ -769,6 +770,27 @@ func (l logind) GetUser(uid uint32) (dbus.ObjectPath, *dbus.Error) {
 		return "", dbus.NewError("org.freedesktop.login1.NoSuchUser", []any{"no such user"})
 	}
 	return dbus.ObjectPath(fmt.Sprintf("/org/freedesktop/login1/user/_%d", uid)), nil
+}
+
+// asked is what was asked of logind, lingerCalls the part of it that sets linger.
+type asked struct {
+	uid             uint32
+	on, interactive bool
+}
+
+type lingerCalls chan asked
+
+func (c lingerCalls) SetUserLinger(uid uint32, on, interactive bool) *dbus.Error {
+	c <- asked{uid, on, interactive}
+	switch uid {
+	case 4003:
+		return dbus.NewError("org.freedesktop.DBus.Error.AccessDenied", []any{"Permission denied"})
+	case 4004:
+		return dbus.NewError("org.freedesktop.DBus.Error.InteractiveAuthorizationRequired", []any{"Interactive authentication required."})
+	case 4005:
+		return dbus.NewError("System.Error.ENOSPC", []any{"the disk is full"})
+	}
+	return nil
 }
 
 type loginUser bool
@@ -785,22 +807,66 @@ func TestLingerAsLogindSaysIt(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	users := logind{4001: true, 4002: false}
-	require.NoError(t, l.Export(users, "/org/freedesktop/login1", "org.freedesktop.login1.Manager"))
+	lingers := make(lingerCalls, 1)
+	require.NotContains(t, users, uint32(os.Getuid()))
+	require.NoError(t, l.Export(struct {
+		logind
+		lingerCalls
+	}{users, lingers}, "/org/freedesktop/login1", "org.freedesktop.login1.Manager"))
 	for uid, on := range users {
 		path, _ := users.GetUser(uid)
 		require.NoError(t, l.Export(loginUser(on), path, propsIface))
 	}
 	_, err = l.RequestName("org.freedesktop.login1", dbus.NameFlagDoNotQueue)
 	require.NoError(t, err)
-	g := login{bus, filepath.Join(b.env.Home, "absent")}
+	g := Logind{bus, filepath.Join(b.env.Home, "absent")}
 	for uid, want := range users {
-		on, err := g.linger(b.ctx, int(uid))
+		on, err := g.Linger(b.ctx, int(uid))
 		require.NoError(t, err)
 		require.Equal(t, want, on)
 	}
-	on, err := g.linger(b.ctx, os.Getuid())
+	on, err := g.Linger(b.ctx, os.Getuid())
 	require.NoError(t, err, "logind holds nothing of the user")
 	require.False(t, on)
+	require.Equal(t, g.Socket, SystemLogind("tcp:host=x;unix:guid=1,path="+dbus.EscapeBusAddressValue(bus)).Socket)
+
+	require.NoError(t, g.EnableLinger(b.ctx, 4002, true))
+	require.Equal(t, asked{4002, true, true}, <-lingers)
+	require.ErrorIs(t, g.EnableLinger(b.ctx, 4003, false), ErrLingerRefused)
+	<-lingers
+	require.ErrorIs(t, g.EnableLinger(b.ctx, 4004, false), ErrLingerRefused)
+	<-lingers
+	err = g.EnableLinger(b.ctx, 4005, false)
+	require.ErrorContains(t, err, "disk is full")
+	require.NotErrorIs(t, err, ErrLingerRefused)
+	require.NotErrorIs(t, err, ErrNoLogind)
+	<-lingers
+
+	// A bus without logind, and no bus at all.
+	require.NoError(t, l.Close())
+	for _, g := range []Logind{g, {filepath.Join(b.env.Home, "none"), g.Folder}} {
+		require.ErrorIs(t, g.EnableLinger(b.ctx, 4002, true), ErrNoLogind)
+		_, err := g.Linger(b.ctx, os.Getuid())
+		require.ErrorIs(t, err, ErrNoLogind)
+	}
+}
+
+func TestSystemLogind(t *testing.T) {
+	t.Parallel()
+	usual := SystemLogind("")
+	require.Equal(t, "/run/dbus/system_bus_socket", usual.Socket)
+	for _, address := range []string{"tcp:path=/x", "unix:abstract=/x", "nonsense", "unix:path=%zz"} {
+		require.Equal(t, usual, SystemLogind(address), address)
+	}
+	require.Equal(t, "/a b", SystemLogind("unix:path=/a%20b,guid=12").Socket)
+}
+
+// TestCheckBus tells a bus with the user manager from one without, and from none.
+func TestCheckBus(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	require.NoError(t, CheckBus(b.ctx, b.env.Runtime))
+	require.ErrorIs(t, CheckBus(b.ctx, shortDir(t)), fs.ErrNotExist)
 }
 
 // told counts what a watch tells.

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os/user"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -15,18 +18,24 @@ import (
 )
 
 func (a *app) conductorEnable() *cobra.Command {
-	var now bool
+	var now, linger, noLinger bool
 	cmd := &cobra.Command{
 		Use:   "enable [INSTANCE]",
 		Short: "Let a conductor start by itself, and take over this PATH for its agents",
 		Long: `Let a conductor start with the user manager. Its agents get the PATH that this command is called with, so call it from
-a shell in which they are found. Unit files are written where systemd finds none.`,
+a shell in which they are found. Unit files are written where systemd finds none.
+
+Agents end with your last log-out unless lingering is on. Where it is not, a person at a terminal is asked; --linger
+turns it on unasked, and --no-linger leaves it as it is.`,
 		Example: `  gaia conductor enable --now
-  gaia conductor enable shop`,
+  gaia conductor enable shop --linger`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			if linger && noLinger {
+				return usagef("--linger and --no-linger exclude each other")
+			}
 			home, err := a.home()
 			if err != nil {
 				return err
@@ -67,22 +76,73 @@ a shell in which they are found. Unit files are written where systemd finds none
 			if err := a.unitDone(ctx, man, e); err != nil {
 				return err
 			}
-			a.warnLinger(ctx)
-			return a.warnHooks(home, e)
+			if err := a.warnHooks(home, e); err != nil {
+				return err
+			}
+			if noLinger {
+				return nil
+			}
+			return a.linger(ctx, linger)
 		},
 	}
 	cmd.Flags().BoolVar(&now, "now", false, "start it, too")
+	cmd.Flags().BoolVar(&linger, "linger", false, "let agents survive your log-out, without asking")
+	cmd.Flags().BoolVar(&noLinger, "no-linger", false, "leave lingering as it is, without asking")
 	return cmd
 }
 
-// warnLinger says what happens at log-out.
-func (a *app) warnLinger(ctx context.Context) {
-	switch on, err := units.Linger(ctx, syscall.Getuid()); {
-	case err != nil:
-		a.say("Whether agents survive your log-out could not be found out: %v", err)
-	case !on:
-		a.say("Agents end when you log out of this machine for the last time. To let them go on: loginctl enable-linger")
+// logind is the machine's.
+func (a *app) logind() units.Logind { return units.SystemLogind(a.getenv("DBUS_SYSTEM_BUS_ADDRESS")) }
+
+// linger sees to it that agents survive the log-out, or says that they do not. Only what was asked for and did not come
+// to be is an error: the conductor is enabled all the same.
+func (a *app) linger(ctx context.Context, unasked bool) error {
+	uid := syscall.Getuid()
+	command := "loginctl enable-linger"
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		command += " " + quoteAll([]string{u.Username})[0]
 	}
+	on, err := a.logind().Linger(ctx, uid)
+	switch {
+	case err == nil && on:
+		return nil
+	case err != nil && !unasked:
+		a.say("Whether agents survive your log-out could not be found out: %v", err)
+		return nil
+	}
+	if !unasked {
+		const what = "Agents end when you log out of this machine for the last time, and nothing starts at boot."
+		if !a.interactive() {
+			a.say("%s To let them go on: %s", what, command)
+			return nil
+		}
+		a.say("%s", what)
+		yes, err := a.askYes("Let them go on (linger)")
+		if err != nil {
+			return err
+		}
+		if !yes {
+			a.say("Left as it is. To let them go on: %s", command)
+			return nil
+		}
+	}
+	err = a.logind().EnableLinger(ctx, uid, a.interactive())
+	switch {
+	case err == nil:
+		a.say("Linger is on: agents survive your log-out, and what is enabled starts at boot")
+		return nil
+	case errors.Is(err, units.ErrLingerRefused):
+		err = fmt.Errorf("the conductor is enabled, but linger is not: %w; an administrator can: sudo %s", err, command)
+	case errors.Is(err, units.ErrNoLogind):
+		err = fmt.Errorf("the conductor is enabled, but linger is not: %w; without logind, as in a container, something else must keep the user manager running: man gaia-systemd", err)
+	default:
+		err = fmt.Errorf("the conductor is enabled, but linger is not: %w; to try again: %s", err, command)
+	}
+	if unasked {
+		return err
+	}
+	a.say("%v", err)
+	return nil
 }
 
 func (a *app) warnHooks(home registry.Home, e registry.Entry) error {

@@ -11,18 +11,23 @@ import (
 
 	"gaia/doctor"
 	"gaia/internal/render"
+	"gaia/journal"
 	"gaia/remote"
-	"gaia/units"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	var fix bool
+	var fix, yes bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what keeps Gaia from working, and say how to mend it",
 		Long: `Look for what keeps Gaia from working on this machine, and say for each finding which command mends it. Exits 1 where
-something is broken; warnings alone are 0. --fix puts unit files right that are of another version.`,
+something is broken; warnings alone are 0.
+
+--fix mends what can be mended without a risk, says what it did, and looks again: unit files of another version, a user
+manager that has not read them, folders that are open to others, a hub's socket that is not up. It asks before it turns
+linger on. Everything else is left to you, with the command.`,
 		Example: `  gaia doctor
+  gaia doctor --fix
   gaia doctor -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
@@ -34,12 +39,13 @@ something is broken; warnings alone are 0. --fix puts unit files right that are 
 			if err != nil {
 				return err
 			}
-			if fix {
-				if err := a.fix(ctx, paths); err != nil {
-					return err
-				}
+			c := doctor.Config{
+				Home: home, Names: a.names(), Paths: paths, UID: os.Getuid(), Logind: a.logind(), Path: a.getenv("PATH"), Person: a.interactive(),
+				Journal: journal.Reader{Program: a.journalctl, UID: os.Getuid()},
 			}
-			c := doctor.Config{Home: home, Names: a.names(), Paths: paths, UID: os.Getuid()}
+			if a.inRun() {
+				c.Path = "" // it is that of runs
+			}
 			if addr, err := a.address(); err == nil && addr != "unix://"+home.HubSocket() {
 				c.Elsewhere = addr
 			}
@@ -49,10 +55,22 @@ something is broken; warnings alone are 0. --fix puts unit files right that are 
 				c.Hub = hubClock{client}
 			}
 			a.waiting.start("looking at this machine")
-			return a.printFindings(doctor.Run(ctx, c))
+			found := doctor.Run(ctx, c)
+			if fix {
+				again, err := a.fix(ctx, found, yes)
+				if err != nil {
+					return err
+				}
+				if again {
+					a.waiting.start("looking at this machine again")
+					found = doctor.Run(ctx, c)
+				}
+			}
+			return a.printFindings(found)
 		},
 	}
-	cmd.Flags().BoolVar(&fix, "fix", false, "put unit files right before looking")
+	cmd.Flags().BoolVar(&fix, "fix", false, "mend what can be mended without a risk, and look again")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "with --fix: do not ask")
 	return cmd
 }
 
@@ -65,31 +83,36 @@ func (h hubClock) Now(ctx context.Context) (time.Time, error) {
 	return s.At.Time, err
 }
 
-// fix puts right what can be put right without losing anything.
-func (a *app) fix(ctx context.Context, paths units.Paths) error {
-	home, err := a.home()
-	if err != nil {
-		return err
+// fix mends what needs no person, or what a person says yes to, and reports whether anything was done. What fails is said,
+// and stays a finding.
+func (a *app) fix(ctx context.Context, found []doctor.Finding, yes bool) (done bool, err error) {
+	for _, f := range found {
+		if f.Fix == nil {
+			continue
+		}
+		if f.Fix.Ask != "" && !yes {
+			if !a.interactive() {
+				a.say("not mended, since nobody can be asked here (--yes does it unasked): %s: %s", f.Check, f.Text)
+				continue
+			}
+			answer, err := a.askYes(f.Fix.Ask)
+			if err != nil {
+				return done, err
+			}
+			if !answer {
+				continue
+			}
+		}
+		text, err := f.Fix.Do(ctx)
+		if err != nil {
+			a.say("not mended: %s: %v", f.Check, err)
+			continue
+		}
+		if done = true; text != "" {
+			a.say("mended: %s: %s", f.Check, text)
+		}
 	}
-	man, err := a.manager(ctx, home)
-	if err != nil {
-		return err
-	}
-	defer man.Close()
-	drifts, err := units.FindDrift(ctx, man, a.names(), paths)
-	if err != nil {
-		return fmt.Errorf("look at the unit files: %w", err)
-	}
-	if len(drifts) == 0 {
-		return nil
-	}
-	if err := units.Mend(ctx, man, drifts); err != nil {
-		return fmt.Errorf("mend the unit files: %w", err)
-	}
-	for _, d := range drifts {
-		a.say("mended: %s", d)
-	}
-	return nil
+	return done, nil
 }
 
 func (a *app) printFindings(found []doctor.Finding) error {

@@ -68,6 +68,13 @@ func (a *app) ask(question, proposal string) (string, error) {
 	return line, nil
 }
 
+// askYes asks a person who has most likely no objection: an empty answer is a yes, and anything but yes is a no.
+func (a *app) askYes(question string) (bool, error) {
+	answer, err := a.ask(question+" (yes or no)", "yes")
+	answer = strings.ToLower(answer)
+	return answer == "y" || answer == "yes", err
+}
+
 // unbuffered gives one byte at a time, so that a later question finds its answer.
 type unbuffered struct{ r io.Reader }
 

@@ -53,8 +53,8 @@ var mayImport = map[string][]string{
 
 	// Ties the ports together for one machine; only gaia-conductor and tests of the whole use it.
 	"daemon/local": {"domain", "daemon", "registry", "session", "units", "agent", "workspace", "remote", "tmux", "internal/clock", "internal/log", "internal/version"},
-	// Looks at everything of one machine, changes nothing.
-	"doctor": {"domain", "registry", "session", "units", "agent", "workspace", "remote", "tmux", "internal/version"},
+	// Looks at everything of one machine, and changes nothing but what it is told to mend.
+	"doctor": {"domain", "registry", "session", "units", "agent", "workspace", "remote", "tmux", "journal", "internal/version"},
 
 	"bus":      {"domain", "registry", "internal/durable", "internal/log", "internal/clock"},
 	"factory":  {"domain", "registry", "remote", "internal/durable", "internal/log", "internal/clock", "internal/render"},
