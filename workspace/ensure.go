@@ -276,11 +276,17 @@ func (j *job) discard(ctx context.Context, a admin, from string) error {
 // somebody works there. look asks the latter again.
 func (j *job) secure(ctx context.Context, a admin, mend string) (look func(path string) error, err error) {
 	var begunAt time.Time
-	if st, err := os.Lstat(filepath.Join(a.dir, "locked")); err == nil {
-		begunAt = st.ModTime()
+	for _, name := range []string{spareMarker, "locked"} {
+		if st, err := os.Lstat(filepath.Join(a.dir, name)); err == nil {
+			begunAt = st.ModTime()
+		}
 	}
 	busy := func(path string) error {
-		who, err := j.lives(begunAt, path, a.dir)
+		folders := []string{path, a.dir}
+		if isSpare(j.path) { // whoever makes a tree reads its registration, and nobody works there
+			folders = folders[:1]
+		}
+		who, err := j.lives(begunAt, folders...)
 		if err != nil {
 			return hold("the worktree %s was never finished, and it cannot be known whether somebody works in it: %w; %s", j.path, err, mend)
 		}

@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv("GAIA_TEST_ENSURE"); spec != "" {
 		os.Exit(ensureProcess(spec))
 	}
+	if spec := os.Getenv("GAIA_TEST_SPARES"); spec != "" {
+		os.Exit(sparesProcess(spec))
+	}
 	if spec := os.Getenv("GAIA_TEST_REAP"); spec != "" {
 		if err := reapProcess(spec); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -68,6 +71,26 @@ func ensureProcess(spec string) int {
 		}
 	}
 	return code
+}
+
+// sparesProcess is a process of its own that keeps spares; spec is checkout, root, locks and how many.
+func sparesProcess(spec string) int {
+	f := strings.Split(spec, "\n")
+	var n int
+	_, err := fmt.Sscan(f[3], &n)
+	var g *Git
+	if err == nil {
+		g, err = New(Config{Checkout: f[0], Root: f[1], Locks: f[2]})
+	}
+	if err == nil {
+		g.racy = 0
+		err = g.KeepSpares(context.Background(), n, 0)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
 
 func ensureOnce(g *Git, identifier, run string) (domain.Tree, error) {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -68,6 +69,16 @@ func (g *Git) lives(since time.Time, folders ...string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// stands reports whether a process has its working directory in a folder, as far as that can be seen. It is a part of what
+// lives looks for, and much quicker.
+func (g *Git) stands(folder string) bool {
+	links, _ := filepath.Glob(filepath.Join(g.proc, "[1-9]*", "cwd"))
+	return slices.ContainsFunc(links, func(link string) bool {
+		to, err := os.Readlink(link)
+		return err == nil && within(strings.TrimSuffix(to, " (deleted)"), folder)
+	})
 }
 
 // checkProc returns an error unless dir shows every process of the machine.

@@ -310,6 +310,7 @@ func TestReapNeverLosesWork(t *testing.T) {
 		n++
 		f := fixtureIn(t, filepath.Join(base, fmt.Sprint(n)), rapid.Bool().Draw(rt, "cloned"))
 		defer os.RemoveAll(f.base)
+		f.racy = 0
 		var commits []string
 		files := map[string]string{} // uncommitted work by path
 		state, run, serial := "coding", 0, 0
@@ -320,7 +321,7 @@ func TestReapNeverLosesWork(t *testing.T) {
 			tree = f.ensure("SHOP-1", fmt.Sprintf("run-%d", run))
 		}
 		ensure()
-		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"commit", "push", "dirty", "clean", "detach", "branch", "done", "reopen", "reap", "reap", "lock", "unlock", "merge", "reset"}), 4, 14).Draw(rt, "steps")
+		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"commit", "push", "dirty", "clean", "detach", "branch", "done", "reopen", "reap", "reap", "lock", "unlock", "merge", "reset", "spare", "no spare"}), 4, 14).Draw(rt, "steps")
 		for _, step := range append(steps, "done", "reap") {
 			if !exists() && step != "reap" && step != "done" && step != "reopen" {
 				ensure()
@@ -352,6 +353,10 @@ func TestReapNeverLosesWork(t *testing.T) {
 				f.git(tree.Path, "reset", "-q", "--hard", "HEAD")
 				commits = commits[:0]
 				commits = append(commits, f.git(tree.Path, "rev-parse", "HEAD"))
+			case "spare": // the next tree comes from it
+				require.NoError(rt, f.KeepSpares(ctx, 1, 0))
+			case "no spare":
+				require.NoError(rt, f.KeepSpares(ctx, 0, 0))
 			case "done":
 				state = "done"
 			case "reopen":

@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -122,6 +123,14 @@ func (g *Git) save(ctx context.Context, p place) (ref string, notes []string, er
 			}
 		}
 	}
+	if p.partial && tree != headTree {
+		// Where git was killed while it wrote a file, there is the beginning of it.
+		if cut, err := c.cutShort(ctx, headTree, tree); err != nil {
+			return fail(err)
+		} else if cut {
+			tree = headTree
+		}
+	}
 	operation, err := unfinished(p.gitDir)
 	if err != nil {
 		return fail(err)
@@ -168,6 +177,34 @@ func (g *Git) save(ctx context.Context, p place) (ref string, notes []string, er
 		return fail(err)
 	}
 	return ref, notes, nil
+}
+
+// cutShort reports whether all that differs between two trees are files that end early in the second one. Of more than git
+// writes at the same time it says no.
+func (c call) cutShort(ctx context.Context, whole, tree string) (bool, error) {
+	out, err := c.line(ctx, "diff-tree", "-r", "--no-renames", whole, tree)
+	if err != nil {
+		return false, err
+	}
+	lines := strings.Split(out, "\n")
+	if len(lines) > 64 {
+		return false, nil
+	}
+	for _, l := range lines {
+		f := strings.Fields(l) // modes, objects, status, name
+		if len(f) < 6 || f[4] != "M" {
+			return false, nil
+		}
+		before, err := c.run(ctx, "cat-file", "-p", f[2])
+		if err != nil {
+			return false, err
+		}
+		after, err := c.run(ctx, "cat-file", "-p", f[3])
+		if err != nil || !bytes.HasPrefix(before, after) {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // copyIndex copies the index of a git directory and returns the copy's path, where nothing is if there is no index. The

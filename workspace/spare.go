@@ -154,23 +154,13 @@ func (j *job) pickSpare(ctx context.Context) (s *spare, unlock func()) {
 		return nil, nothing
 	}
 	for _, path := range j.sparePaths() {
-		if _, err := j.spareAt(path); err != nil {
-			continue
-		}
 		unlock, ok := j.tryLock(path)
 		if !ok {
 			continue
 		}
-		found, err := j.spareAt(path) // again: only now nobody changes it
-		if err == nil && found.Settings == j.treeSettings() {
-			who := make(chan string, 1)
-			go func() {
-				// Whom nobody may look at is no reason: nothing is taken from them.
-				w, _ := j.lives(found.MadeAt.Time, path, found.dir)
-				who <- w
-			}()
-			why, err := found.differs(ctx)
-			if w := <-who; err == nil && why == "" && w == "" {
+		found, err := j.spareAt(path)
+		if err == nil && found.Settings == j.treeSettings() && !j.stands(path) {
+			if why, err := found.differs(ctx); err == nil && why == "" {
 				return &found, unlock
 			}
 		}

@@ -172,7 +172,7 @@ func (k keeper) complete(ctx context.Context, s spare) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(1100 * time.Millisecond):
+	case <-time.After(k.racy):
 	}
 	why, err := s.status(ctx, "1")
 	if err != nil {
@@ -199,7 +199,7 @@ func (k keeper) asMade(ctx context.Context, s spare, surely bool) error {
 		why, err = keepRefs(ctx, k.Git, ReapOptions{}, tree{admin: s.admin})
 	}
 	if err == nil && why == "" {
-		why, err = k.lives(s.MadeAt.Time, s.path, s.dir)
+		why, err = k.lives(s.MadeAt.Time, s.path)
 		if why != "" {
 			why += " works in it"
 		} else if !surely {

@@ -248,7 +248,7 @@ func (g *Git) Trees(ctx context.Context) ([]TreeInfo, error) {
 	for _, p := range paths {
 		info := TreeInfo{Path: p}
 		if isSpare(p) {
-			info.Spare, info.Note, info.GitDir = true, spareNote, gitFile(p)
+			info.Spare, info.Note = true, spareNote
 			out = append(out, info)
 			continue
 		}

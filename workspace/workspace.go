@@ -40,11 +40,12 @@ type Config struct {
 // Git makes and removes the worktrees of one checkout. It may be used concurrently, and by several processes.
 type Git struct {
 	config   Config
-	checkout string // real path
-	common   string // the repository's common git directory, real path
-	gitDir   string // the checkout's own, which differs where that is a worktree itself
-	root     string // real path
-	proc     string // where the kernel shows the processes
+	checkout string        // real path
+	common   string        // the repository's common git directory, real path
+	gitDir   string        // the checkout's own, which differs where that is a worktree itself
+	root     string        // real path
+	proc     string        // where the kernel shows the processes
+	racy     time.Duration // how long git's index takes to be older than the files beside it
 
 	mu   sync.Mutex
 	held map[string]*os.File // tree locks by key
@@ -76,7 +77,7 @@ func New(c Config) (*Git, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the checkout %s: %w", c.Checkout, err)
 	}
-	g := &Git{config: c, checkout: real, proc: "/proc", held: map[string]*os.File{}}
+	g := &Git{config: c, checkout: real, proc: "/proc", racy: 1100 * time.Millisecond, held: map[string]*os.File{}}
 	dirs, err := call{dir: real}.line(ctx, "rev-parse", "--path-format=absolute", "--git-common-dir", "--git-dir")
 	common, own, _ := strings.Cut(dirs, "\n")
 	g.gitDir = own
