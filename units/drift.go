@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"github.com/google/renameio/v2"
+
+	"gaia/domain"
 )
 
 // DriftKind says what is wrong with a unit file.
@@ -117,10 +119,15 @@ func Install(ctx context.Context, m *Manager, n Names, p Paths) ([]string, error
 		if err != nil {
 			return written, err
 		}
+		path := filepath.Join(own, name)
 		if len(hits) > 0 {
+			if hits[0] != path {
+				if err := serves(hits[0], files[name], p); err != nil {
+					return written, err
+				}
+			}
 			continue
 		}
-		path := filepath.Join(own, name)
 		if err := write(path, files[name]); err != nil {
 			return written, err
 		}
@@ -130,6 +137,28 @@ func Install(ctx context.Context, m *Manager, n Names, p Paths) ([]string, error
 		return nil, nil
 	}
 	return written, m.Reload(ctx)
+}
+
+// serves refuses a package's unit file that would run as another installation than the one that asks: a package's are for
+// the places that every user has by default.
+func serves(path string, want []byte, p Paths) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read a unit file: %w", err)
+	}
+	if _, err := pristine(text); err != nil {
+		return nil // a person's own, or a mask
+	}
+	for k, v := range p.Env {
+		if k == "GAIA_PREFIX" && v == DefaultPrefix {
+			continue // so it is without being said
+		}
+		line := []byte("Environment=" + quote(k+"="+v) + "\n")
+		if bytes.Contains(want, line) && !bytes.Contains(text, line) {
+			return fmt.Errorf("%w: %s does not set %s, so its units would belong to another installation; set GAIA_PREFIX too, which gives this one units of its own", domain.ErrInvalid, path, k)
+		}
+	}
+	return nil
 }
 
 func write(path string, text []byte) error {

@@ -57,8 +57,18 @@ func (m *Manager) Stop(ctx context.Context, unit string) error {
 	return err
 }
 
-// Restart stops a unit if it runs, starts it and waits until it is up.
+// Restart stops a unit if it runs, starts it and waits until it is up. It starts by the unit file as it is now: that of an
+// upgrade is read before.
 func (m *Manager) Restart(ctx context.Context, unit string) error {
+	s, err := m.Status(ctx, unit)
+	if err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	if s.NeedDaemonReload {
+		if err := m.Reload(ctx); err != nil {
+			return fmt.Errorf("restart %s: %w", unit, err)
+		}
+	}
 	return m.job(ctx, "restart", "RestartUnit", unit)
 }
 
