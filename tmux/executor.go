@@ -82,17 +82,21 @@ func (e *Executor) Start(ctx context.Context, l domain.Launch) error {
 	if _, err := folder.Record(); !errors.Is(err, domain.ErrNotFound) {
 		return fmt.Errorf("starting run %s: %w", l.Run, orExists(err))
 	}
-	// No host has begun with this run. A failed unit of its name, which stays loaded, is that of a start that did not come
-	// so far, or of another run where numbers started again: nothing lives in it, and it would be taken for this run.
-	if err := e.cfg.Units.ResetFailed(ctx, unit); err != nil {
-		return fmt.Errorf("starting run %s: %w", l.Run, err)
-	}
-	err = e.cfg.Units.StartTransient(ctx, units.RunUnit{
+	u := units.RunUnit{
 		Name: unit, Description: l.Description, Slice: e.cfg.Names.Slice(),
 		ExecStart:    []string{e.cfg.Session, "host", l.Folder},
 		ExecStopPost: []string{e.cfg.Session, "post", l.Folder},
 		Environment:  e.cfg.Env, Limits: l.Limits,
-	})
+	}
+	err = e.cfg.Units.StartTransient(ctx, u)
+	if errors.Is(err, domain.ErrExists) {
+		// No host has begun with this run. A failed unit of its name, which stays loaded, is that of a start that did not come
+		// so far, or of another run where numbers started again: nothing lives in it, and it would be taken for this run.
+		if err := e.cfg.Units.ResetFailed(ctx, unit); err != nil {
+			return fmt.Errorf("starting run %s: %w", l.Run, err)
+		}
+		err = e.cfg.Units.StartTransient(ctx, u)
+	}
 	if err != nil {
 		return fmt.Errorf("starting run %s: %w", l.Run, err)
 	}

@@ -172,7 +172,7 @@ func (s Server) WaitReady(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waiting for tmux on %s: %w", s.Socket, errors.Join(ctx.Err(), ErrNoServer))
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(time.Millisecond):
 		}
 	}
 }
