@@ -25,6 +25,9 @@ type Workspace interface {
 	Path(identifier string) string
 	// GitDir returns the git directory of a worktree.
 	GitDir(ctx context.Context, tree string) (string, error)
+	// KeepSpares sees to it that n spare worktrees are ready, none where less than minFree bytes of disk are free. While the
+	// machine is busy none is made, but what is too many goes. ctx may end it at any point.
+	KeepSpares(ctx context.Context, n int, minFree uint64, busy bool) error
 }
 
 // Agents is what a machine can start at one moment.
@@ -66,6 +69,7 @@ type Settings struct {
 	Push          string // when an agent may push: never or agent
 	WorkspaceRoot string
 	MinFreeDisk   uint64
+	Spares        int // worktrees that are kept ready
 	MaxLoad       int // per processor; 0 is no limit
 	Limits        domain.RunLimits
 	Tick          time.Duration // between two ticks that nothing has hastened

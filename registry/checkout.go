@@ -23,6 +23,9 @@ const (
 	WorkflowFile = "WORKFLOW.md"
 )
 
+// maxSpares bounds how much disk is taken for tickets that may never come.
+const maxSpares = 8
+
 // Who pushes a run's branch.
 const (
 	PushNever = "never" // nothing leaves the machine unasked
@@ -55,6 +58,7 @@ const Schema = 1
 //	fetch_timeout = "30s"
 //	min_free_disk = "1G"         # nothing is claimed with less
 //	submodules = true            # false leaves them empty in new trees
+//	spares = 1                   # worktrees that are made before a ticket needs them
 //
 //	[hooks.after_create]         # also before_run, after_run, before_remove; run by sh -c in the worktree
 //	run = "pnpm install"
@@ -97,6 +101,7 @@ type Workspace struct {
 	FetchTimeout time.Duration
 	MinFreeDisk  uint64 // bytes
 	Submodules   bool   // fill them in new trees
+	Spares       int    // worktrees that are made before a ticket needs them
 }
 
 // Timing are the conductor's times.
@@ -112,7 +117,7 @@ func DefaultCheckout(project, slug string) Checkout {
 	return Checkout{
 		Schema: Schema, Project: project, Slug: slug, MaxParallel: 2, MaxLoad: 8,
 		Agent:     CheckoutAgent{Permissions: PermissionsEdits},
-		Workspace: Workspace{BranchPrefix: "gaia/", Push: PushNever, FetchTimeout: 30 * time.Second, MinFreeDisk: 1 << 30, Submodules: true},
+		Workspace: Workspace{BranchPrefix: "gaia/", Push: PushNever, FetchTimeout: 30 * time.Second, MinFreeDisk: 1 << 30, Submodules: true, Spares: 1},
 		Limits:    domain.RunLimits{Time: domain.DefaultRunTime},
 		Timing:    Timing{Tick: 15 * time.Second, Grace: 20 * time.Second, TreeTimeout: 20 * time.Minute, Blocked: 15 * time.Minute},
 	}
@@ -205,6 +210,7 @@ func ParseCheckout(name string, data []byte) (Checkout, error) {
 	c.Workspace.FetchTimeout = w.duration("fetch_timeout", c.Workspace.FetchTimeout, 100*time.Millisecond, 10*time.Minute)
 	c.Workspace.MinFreeDisk = w.size("min_free_disk", c.Workspace.MinFreeDisk)
 	c.Workspace.Submodules = w.boolean("submodules", c.Workspace.Submodules)
+	c.Workspace.Spares = int(w.integer("spares", int64(c.Workspace.Spares), 0, maxSpares))
 	w.done()
 
 	hooks := t.sub("hooks")
@@ -301,6 +307,7 @@ func (c Checkout) format() []byte {
 	line(c.Workspace.FetchTimeout != d.Workspace.FetchTimeout, "fetch_timeout", dur(c.Workspace.FetchTimeout))
 	line(c.Workspace.MinFreeDisk != d.Workspace.MinFreeDisk, "min_free_disk", quote(num(c.Workspace.MinFreeDisk)))
 	line(c.Workspace.Submodules != d.Workspace.Submodules, "submodules", num(c.Workspace.Submodules))
+	line(c.Workspace.Spares != d.Workspace.Spares, "spares", num(c.Workspace.Spares))
 	for _, name := range []string{HookAfterCreate, HookBeforeRun, HookAfterRun, HookBeforeRemove} {
 		h, err := c.Hooks.Named(name)
 		section("hooks." + name)

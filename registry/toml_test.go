@@ -152,6 +152,7 @@ func TestEveryMistakeIsNamedWithFileLineAndKey(t *testing.T) {
 		"hook key":                      {checkout, co + "[hooks.before_run]\nrun = \"x\"\nshell = \"x\"\n", "f:6: hooks.before_run.shell: unknown key"},
 		"relative root":                 {checkout, co + "[workspace]\nroot = \"trees\"\n", `f:5: workspace.root: "trees" must be an absolute path`},
 		"push":                          {checkout, co + "[workspace]\npush = true\n", "f:5: workspace.push: must be a string, not true or false"},
+		"too many spares":               {checkout, co + "[workspace]\nspares = 9\n", "f:5: workspace.spares: "},
 		"branch prefix with ..":         {checkout, co + "[workspace]\nbranch_prefix = \"a/../b\"\n", "f:5: workspace.branch_prefix: "},
 		"branch prefix that is a flag":  {checkout, co + "[workspace]\nbranch_prefix = \"-f\"\n", "f:5: workspace.branch_prefix: "},
 		"listener":                      {hub, "listen = [\"0.0.0.0:80\"]\n", `f:1: listen: "0.0.0.0:80" is no listener`},
@@ -218,6 +219,7 @@ push = "agent"
 fetch_timeout = "1m"
 min_free_disk = "10G"
 submodules = false
+spares = 3
 [hooks.after_create]
 run = """
 pnpm install
@@ -240,7 +242,7 @@ blocked = "3s"
 	want := Checkout{
 		Schema: 1, Project: "SHOP", Slug: "shop", MaxParallel: 3, MaxLoad: 4, States: []string{"coding", "review"}, Slots: map[string]int{"coding": 1},
 		Agent:     CheckoutAgent{Default: "claude", Permissions: "all"},
-		Workspace: Workspace{Root: "~/trees", BranchPrefix: "team/gaia-", Push: "agent", FetchTimeout: time.Minute, MinFreeDisk: 10 << 30, Submodules: false},
+		Workspace: Workspace{Root: "~/trees", BranchPrefix: "team/gaia-", Push: "agent", FetchTimeout: time.Minute, MinFreeDisk: 10 << 30, Submodules: false, Spares: 3},
 		Hooks: Hooks{
 			AfterCreate:  Hook{Script: "pnpm install\necho \"it's \\ done\"\n", Timeout: 5 * time.Minute},
 			BeforeRemove: Hook{Script: "make clean", Timeout: DefaultHookTimeout},

@@ -84,7 +84,7 @@ func sparesProcess(spec string) int {
 	}
 	if err == nil {
 		g.racy = 0
-		err = g.KeepSpares(context.Background(), n, 0)
+		err = g.KeepSpares(context.Background(), n, 0, false)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

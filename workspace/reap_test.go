@@ -354,9 +354,9 @@ func TestReapNeverLosesWork(t *testing.T) {
 				commits = commits[:0]
 				commits = append(commits, f.git(tree.Path, "rev-parse", "HEAD"))
 			case "spare": // the next tree comes from it
-				require.NoError(rt, f.KeepSpares(ctx, 1, 0))
+				require.NoError(rt, f.KeepSpares(ctx, 1, 0, false))
 			case "no spare":
-				require.NoError(rt, f.KeepSpares(ctx, 0, 0))
+				require.NoError(rt, f.KeepSpares(ctx, 0, 0, false))
 			case "done":
 				state = "done"
 			case "reopen":

@@ -29,7 +29,7 @@ func inode(t *testing.T, path string) uint64 {
 // keep makes spares and returns the first.
 func (f *fixture) keep(n int) spare {
 	f.t.Helper()
-	require.NoError(f.t, f.KeepSpares(ctx, n, 0))
+	require.NoError(f.t, f.KeepSpares(ctx, n, 0, false))
 	if n == 0 {
 		require.Empty(f.t, f.sparePaths())
 		return spare{}
@@ -163,11 +163,15 @@ func TestNoRoomForSpares(t *testing.T) {
 	require.NoError(t, err)
 	require.InDelta(t, 3<<20, size, 16<<10)
 	k.spareSize = map[string]uint64{f.git(f.checkout, "rev-parse", "HEAD"): 1 << 60}
-	require.NoError(t, f.KeepSpares(ctx, 1, 0))
+	require.NoError(t, f.KeepSpares(ctx, 1, 0, false))
 	require.Empty(t, f.sparePaths())
 	k.spareSize = nil
+	require.NoError(t, f.KeepSpares(ctx, 1, 0, true))
+	require.Empty(t, f.sparePaths(), "the machine has other things to do")
 	f.keep(1)
-	require.NoError(t, f.KeepSpares(ctx, 1, 2*free))
+	require.NoError(t, f.KeepSpares(ctx, 1, 0, true))
+	require.Len(t, f.sparePaths(), 1)
+	require.NoError(t, f.KeepSpares(ctx, 1, 2*free, false))
 	require.Empty(t, f.sparePaths(), "the disk is needed for other things")
 }
 
@@ -217,14 +221,14 @@ func TestChangedSpare(t *testing.T) {
 			require.NoFileExists(t, filepath.Join(tree.Path, "new"))
 			require.DirExists(t, s.path)
 			if name != "lock" {
-				require.NoError(t, f.KeepSpares(ctx, 1, 0)) // nothing is to be done
+				require.NoError(t, f.KeepSpares(ctx, 1, 0, false)) // nothing is to be done
 			}
-			err := f.KeepSpares(ctx, 0, 0)
+			err := f.KeepSpares(ctx, 0, 0, false)
 			require.ErrorContains(t, err, s.path)
 			require.ErrorContains(t, err, "git -C "+f.checkout+" worktree")
 			f.commit(f.checkout, "on")
 			f.git(f.checkout, "push", "-q")
-			require.Error(t, f.KeepSpares(ctx, 1, 0))
+			require.Error(t, f.KeepSpares(ctx, 1, 0, false))
 			require.Equal(t, before, list())
 		})
 	}
@@ -254,7 +258,7 @@ func TestIncompleteSpare(t *testing.T) {
 	// Something else is in its place.
 	f.keep(0)
 	f.write(f.root, ".spare-1/mine", "work")
-	require.ErrorContains(t, f.KeepSpares(ctx, 1, 0), "move it away")
+	require.ErrorContains(t, f.KeepSpares(ctx, 1, 0, false), "move it away")
 	require.FileExists(t, filepath.Join(f.root, ".spare-1/mine"))
 	f.isWhole(f.ensure("SHOP-2", "run-1"), "gaia/SHOP-2", base)
 }
@@ -270,9 +274,9 @@ func TestSpareThatIsNeverClean(t *testing.T) {
 	f.git(f.checkout, "add", ".gitattributes")
 	f.git(f.checkout, "commit", "-q", "-m", "attributes")
 	f.git(f.checkout, "push", "-q")
-	require.ErrorContains(t, f.KeepSpares(ctx, 1, 0), "would not be clean")
+	require.ErrorContains(t, f.KeepSpares(ctx, 1, 0, false), "would not be clean")
 	require.Empty(t, f.sparePaths())
-	require.NoError(t, f.KeepSpares(ctx, 1, 0))
+	require.NoError(t, f.KeepSpares(ctx, 1, 0, false))
 	require.Empty(t, f.sparePaths())
 }
 
@@ -288,7 +292,7 @@ func TestParallelClaimsOfSpares(t *testing.T) {
 	}
 	group.Go(func() error {
 		for range 6 {
-			if err := f.KeepSpares(ctx, 2, 0); err != nil {
+			if err := f.KeepSpares(ctx, 2, 0, false); err != nil {
 				return err
 			}
 		}
@@ -382,7 +386,7 @@ func TestKilledWithSpares(t *testing.T) {
 		kill(keep, 600*time.Millisecond, n%2 == 0)
 		if n%3 != 0 { // else what the kill left is met by who takes
 			require.Eventually(t, func() bool {
-				require.NoError(t, f.KeepSpares(ctx, 1, 0))
+				require.NoError(t, f.KeepSpares(ctx, 1, 0, false))
 				_, err := f.spareAt(f.sparePath(1)) // a git that has outlived its conductor keeps the lock
 				return err == nil
 			}, time.Minute, 20*time.Millisecond)
@@ -402,7 +406,7 @@ func TestKilledWithSpares(t *testing.T) {
 		f.isWhole(tree, fmt.Sprint("gaia/SHOP-", n), head)
 	}
 	require.Eventually(t, func() bool {
-		require.NoError(t, f.KeepSpares(ctx, 0, 0))
+		require.NoError(t, f.KeepSpares(ctx, 0, 0, false))
 		return len(f.sparePaths()) == 0
 	}, time.Minute, 20*time.Millisecond)
 	f.git(f.checkout, "fsck", "--connectivity-only")
@@ -416,7 +420,7 @@ func TestSparesAreInterrupted(t *testing.T) {
 	f.racy = time.Hour
 	limited, cancel := context.WithCancel(ctx)
 	done := make(chan error)
-	go func() { done <- f.KeepSpares(limited, 1, 0) }()
+	go func() { done <- f.KeepSpares(limited, 1, 0, false) }()
 	require.Eventually(t, func() bool { _, err := os.Lstat(filepath.Join(f.sparePath(1), "README.md")); return err == nil }, time.Minute, time.Millisecond)
 	f.ensure("SHOP-1", "run-1") // beside it
 	cancel()
@@ -432,7 +436,7 @@ func TestKeptSparesStartNoGit(t *testing.T) {
 	quiet := func(n int) error {
 		t.Setenv("PATH", t.TempDir())
 		defer t.Setenv("PATH", path)
-		return f.KeepSpares(t.Context(), n, 0)
+		return f.KeepSpares(t.Context(), n, 0, false)
 	}
 	require.NoError(t, quiet(0))
 	f.keep(2)

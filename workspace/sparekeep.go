@@ -17,11 +17,11 @@ import (
 
 // KeepSpares sees to it that there are n complete spares at the commit that new trees start from now, and no others: it
 // makes, refreshes and removes them. With less than minFree bytes of free disk there are to be none, and one is made only if
-// as much is left with it. It may be ended by ctx at any point, and goes on from there the next time; where there is
+// as much is left with it. While the machine is busy none is made or refreshed. It may be ended by ctx at any point, and goes on from there the next time; where there is
 // nothing to do it starts no process. It does not fetch.
 //
 // A spare that somebody has changed is neither used nor touched, and none is made in its place: the error says so.
-func (g *Git) KeepSpares(ctx context.Context, n int, minFree uint64) error {
+func (g *Git) KeepSpares(ctx context.Context, n int, minFree uint64, busy bool) error {
 	paths := g.sparePaths()
 	if n == 0 && len(paths) == 0 {
 		return nil
@@ -41,7 +41,7 @@ func (g *Git) KeepSpares(ctx context.Context, n int, minFree uint64) error {
 	for i := range n {
 		path := g.sparePath(i + 1)
 		wanted[path] = true
-		if !slices.Contains(paths, path) {
+		if !busy && !slices.Contains(paths, path) {
 			paths = append(paths, path)
 		}
 	}
@@ -52,6 +52,9 @@ func (g *Git) KeepSpares(ctx context.Context, n int, minFree uint64) error {
 			return context.Cause(ctx)
 		}
 		if s, err := g.spareAt(path); err == nil && wanted[path] && s.Base == base && s.Settings == settings {
+			continue
+		}
+		if busy && wanted[path] {
 			continue
 		}
 		unlock, ok := g.tryLock(path)

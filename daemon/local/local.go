@@ -193,7 +193,7 @@ func hubAddress(env string, m registry.Machine, home registry.Home) string {
 func settingsOf(c registry.Checkout, root string) daemon.Settings {
 	return daemon.Settings{
 		Project: c.Project, States: c.States, MaxParallel: c.MaxParallel, Slots: c.Slots, Agent: c.Agent.Default,
-		Permissions: c.Agent.Permissions, Push: c.Workspace.Push, WorkspaceRoot: root, MinFreeDisk: c.Workspace.MinFreeDisk, MaxLoad: c.MaxLoad,
+		Permissions: c.Agent.Permissions, Push: c.Workspace.Push, WorkspaceRoot: root, MinFreeDisk: c.Workspace.MinFreeDisk, Spares: c.Workspace.Spares, MaxLoad: c.MaxLoad,
 		Limits: c.Limits, Tick: c.Timing.Tick, Grace: c.Timing.Grace, Blocked: c.Timing.Blocked, TreeTimeout: c.Timing.TreeTimeout,
 	}
 }

@@ -25,6 +25,7 @@ type Workspace struct {
 	ensure  func(domain.TreeRequest) error
 	inspect error
 	made    map[string]domain.Tree
+	spares  func(ctx context.Context, n int, busy bool) error
 }
 
 // NewWorkspace returns a workspace whose trees lie in root and whose only commit, "base", is empty.
@@ -62,6 +63,13 @@ func (w *Workspace) OnEnsure(fn func(domain.TreeRequest) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ensure = fn
+}
+
+// OnSpares sets what KeepSpares does.
+func (w *Workspace) OnSpares(fn func(ctx context.Context, n int, busy bool) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.spares = fn
 }
 
 // FailInspect makes every Inspect fail.
@@ -195,4 +203,15 @@ func (p *WorkspaceProcess) Path(identifier string) string {
 // GitDir returns the git directory of a tree.
 func (p *WorkspaceProcess) GitDir(_ context.Context, tree string) (string, error) {
 	return filepath.Join(tree, ".git"), nil
+}
+
+// KeepSpares does what OnSpares says; without that there is nothing to do.
+func (p *WorkspaceProcess) KeepSpares(ctx context.Context, n int, _ uint64, busy bool) error {
+	p.w.mu.Lock()
+	fn := p.w.spares
+	p.w.mu.Unlock()
+	if fn == nil {
+		return nil
+	}
+	return fn(ctx, n, busy)
 }
