@@ -417,7 +417,11 @@ func (d *doctor) hub(ctx context.Context) {
 		d.add("hub", Fail, "journalctl --user -u "+d.Names.Hub(), "it answers, but cannot read and write: %v", ready)
 		return
 	}
-	d.add("hub", OK, "", "answers, and can read and write")
+	if mend := d.replacedHub(ctx); mend != "" {
+		d.add("hub", Warn, mend, "it answers, but is a program that has been replaced since, by an upgrade for one")
+	} else {
+		d.add("hub", OK, "", "answers, and can read and write")
+	}
 	asked := time.Now()
 	now, err := d.Hub.Now(ctx)
 	if err != nil {
@@ -441,6 +445,23 @@ func (d *doctor) startHub(ctx context.Context) {
 	d.fixable("", d.withManager(func(ctx context.Context, man *units.Manager) (string, error) {
 		return "started " + socket, man.Start(ctx, socket)
 	}))
+}
+
+// replacedHub returns the command that puts the present program in the place of a hub that was started before an upgrade,
+// and "" where nothing is known of such a hub.
+func (d *doctor) replacedHub(ctx context.Context) string {
+	if d.man == nil || d.Elsewhere != "" {
+		return ""
+	}
+	st, err := d.man.Status(ctx, d.Names.Hub())
+	if err != nil || !st.Replaced() {
+		return ""
+	}
+	mend := "systemctl --user restart " + d.Names.Hub()
+	if st.NeedDaemonReload {
+		return "systemctl --user daemon-reload, then: " + mend
+	}
+	return mend
 }
 
 func (d *doctor) checkouts(ctx context.Context) {
@@ -499,6 +520,8 @@ func (d *doctor) unit(ctx context.Context, check string, e registry.Entry) {
 		d.add(check, Fail, "journalctl --user -u "+unit, "%s has failed: %s", unit, st.Result)
 	case st.Active != "active":
 		d.add(check, Warn, "gaia conductor start "+e.Instance, "%s is %s", unit, st.Active)
+	case st.Replaced():
+		d.add(check, Warn, "gaia conductor restart "+e.Instance, "%s runs a program that has been replaced since, by an upgrade for one; its agents outlive a restart", unit)
 	case st.NeedDaemonReload:
 		d.add(check, Warn, "systemctl --user daemon-reload", "the file of %s has changed since it was read", unit)
 		d.fixable("", d.withManager(func(ctx context.Context, man *units.Manager) (string, error) {
@@ -613,6 +636,9 @@ func (d *doctor) trees(ctx context.Context, check string, e registry.Entry, g *w
 	}
 	for _, t := range trees {
 		name := filepath.Base(t.Path)
+		if t.Spare {
+			continue // the conductor's, which says in its journal what is wrong with it
+		}
 		if !t.Complete {
 			d.add(check, Warn, "gaia conductor reap --dry-run "+e.Instance+" says what becomes of it", "the tree %s is incomplete: %s", name, t.Note)
 			continue

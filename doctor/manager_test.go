@@ -4,6 +4,7 @@ package doctor
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -113,4 +114,59 @@ func TestWithAUserManager(t *testing.T) {
 	p.config.Elsewhere = "https://hub"
 	require.NoError(t, man.Stop(t.Context(), p.config.Names.HubSocket()))
 	require.Nil(t, finding("hub").Fix)
+}
+
+// TestProgramsThatWereReplacedAreNamed: daemons that go on after an upgrade are told, with what restarts them.
+func TestProgramsThatWereReplacedAreNamed(t *testing.T) {
+	t.Parallel()
+	env := usermanager.New(t)
+	p := newPlace(t)
+	names, err := units.NewNames(env.Prefix)
+	require.NoError(t, err)
+	p.config.Names = names
+	p.config.Home.RuntimeRoot = env.Runtime
+	man, err := units.Connect(t.Context(), env.Runtime)
+	require.NoError(t, err)
+	defer man.Close()
+
+	sleep, err := exec.LookPath("sleep")
+	require.NoError(t, err)
+	program, err := os.ReadFile(sleep)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "daemon")
+	put := func() { // as a package manager does
+		require.NoError(t, os.WriteFile(path+".new", program, 0o755))
+		require.NoError(t, os.Rename(path+".new", path))
+	}
+	put()
+	written, err := units.Install(t.Context(), man, names, units.Paths{Bin: env.Bin, Env: map[string]string{"GAIA_PREFIX": env.Prefix}})
+	require.NoError(t, err)
+	for _, unit := range []string{names.Hub(), names.Conductor("")} {
+		file := filepath.Join(filepath.Dir(written[0]), unit)
+		require.NoError(t, os.WriteFile(file, []byte("[Service]\nExecStart="+path+" 1000\n"), 0o644))
+	}
+	require.NoError(t, man.Reload(t.Context()))
+	started := []string{names.Hub(), names.Conductor("shop")}
+	for _, unit := range started {
+		require.NoError(t, man.Start(t.Context(), unit))
+	}
+	found := func(level Level) map[string]string {
+		mends := map[string]string{}
+		for _, f := range Run(t.Context(), p.config) {
+			if f.Level == level && (f.Check == "hub" || f.Check == "conductor shop") {
+				mends[f.Check] = f.Mend
+			}
+		}
+		return mends
+	}
+	require.Equal(t, map[string]string{"hub": "", "conductor shop": ""}, found(OK))
+	put()
+	require.Equal(t, map[string]string{"hub": "systemctl --user restart " + names.Hub(), "conductor shop": "gaia conductor restart shop"}, found(Warn))
+	for _, unit := range started {
+		require.NoError(t, man.Restart(t.Context(), unit))
+	}
+	require.Equal(t, map[string]string{"hub": "", "conductor shop": ""}, found(OK))
+	for _, unit := range started {
+		require.NoError(t, man.Stop(t.Context(), unit))
+	}
 }

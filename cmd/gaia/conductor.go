@@ -85,6 +85,7 @@ type conductorView struct {
 	Text      string            `json:"status_text"` // what the unit says of itself
 	PID       uint32            `json:"pid"`
 	Restarts  uint32            `json:"restarts"`
+	Replaced  bool              `json:"replaced"`  // its program on the disk is another one by now
 	Hub       *domain.Conductor `json:"conductor"` // null where the hub does not know it or does not answer
 }
 
@@ -114,6 +115,7 @@ func (a *app) views(ctx context.Context, home registry.Home, c *remote.Client, e
 		v := conductorView{
 			Instance: e.Instance, MachineID: id, Checkout: e.Checkout, Project: e.Project, Unit: unit, Active: st.Active,
 			Enabled: cmpOr(st.UnitFileState, st.Load), Text: st.StatusText, PID: st.MainPID, Restarts: st.NRestarts,
+			Replaced: st.Replaced(),
 		}
 		if con, ok := atHub[id]; ok {
 			v.Hub = &con
@@ -168,7 +170,11 @@ func (a *app) conductorsValue(views []conductorView) render.Value {
 		if c.Hub != nil {
 			status, load = string(c.Hub.Status), strconv.Itoa(c.Hub.CurrentLoad)+"/"+strconv.Itoa(c.Hub.MaxParallel)
 		}
-		rows[i] = []string{c.Instance, c.Project, c.Active, c.Enabled, status, load, c.MachineID, c.Checkout}
+		unit := c.Active
+		if c.Replaced {
+			unit += ", replaced"
+		}
+		rows[i] = []string{c.Instance, c.Project, unit, c.Enabled, status, load, c.MachineID, c.Checkout}
 	}
 	v.Table = func(w io.Writer) error {
 		if len(views) == 0 {
@@ -230,6 +236,9 @@ func (a *app) conductorStatus() *cobra.Command {
 				_, err := io.WriteString(w, b.String())
 				return err
 			}})
+			if err == nil && v.Replaced {
+				a.say("Its program has been replaced since it was started: gaia conductor restart %s (its agents go on)", v.Instance)
+			}
 			if err == nil && v.Active != "active" {
 				a.say("It does not run: gaia conductor start %s", v.Instance)
 				return errUnhealthy
