@@ -54,6 +54,7 @@ type Conductor struct {
 	status     Status
 	watchers   map[*watcher]bool
 
+	spares  spares
 	commits commitCache
 	met     chan struct{} // closed at the first registration
 	meet    func()
@@ -268,6 +269,7 @@ func (d *Conductor) untilNext() time.Duration {
 	for _, at := range d.retries {
 		due(at)
 	}
+	due(d.spares.from)
 	return max(next, 100*time.Millisecond)
 }
 

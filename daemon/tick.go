@@ -67,6 +67,7 @@ func (d *Conductor) tick(ctx context.Context) error {
 	d.mu.Lock()
 	d.whole = true
 	d.mu.Unlock()
+	defer d.keepSpares()
 	return d.claim(ctx)
 }
 
@@ -553,6 +554,9 @@ func (d *Conductor) work(r *run, what string, limit time.Duration, fn func(conte
 	}
 	ctx, cancel := context.WithTimeout(d.workCtx, limit)
 	r.work, r.cancel = what, cancel
+	if what == workDispatch {
+		d.yieldSparesLocked()
+	}
 	if r.tried != what {
 		r.tried, r.tries = what, 0
 	}
