@@ -35,6 +35,7 @@ from inside tmux. Without a ticket it asks which of the live runs you mean.`,
 			ctx := cmd.Context()
 			if len(args) == 1 {
 				if server, ok := a.sessionHere(args[0]); ok {
+					a.waiting.stop()
 					return a.become(server, readonly)
 				}
 			}
@@ -56,6 +57,22 @@ from inside tmux. Without a ticket it asks which of the live runs you mean.`,
 	}
 	cmd.Flags().BoolVarP(&readonly, "read-only", "r", false, "watch only")
 	return cmd
+}
+
+// attachAtOnce becomes tmux where the arguments are those of a plain attach to a session of this machine. People wait for
+// the screen, and the command tree alone takes as long to set up as tmux to draw it. Everything else is the command's.
+func (a *app) attachAtOnce(args []string) {
+	if len(args) < 2 || args[0] != "attach" {
+		return
+	}
+	readonly := len(args) == 3 && (args[1] == "-r" || args[1] == "--read-only")
+	ticket := args[len(args)-1]
+	if len(args) > 2 && !readonly || strings.HasPrefix(ticket, "-") {
+		return
+	}
+	if server, ok := a.sessionHere(ticket); ok {
+		_ = a.become(server, readonly) // returns on an error only, which the command says
+	}
 }
 
 // sessionHere returns the session of a ticket that is up on this machine: the run folders know it, so that nobody waits for a
@@ -156,6 +173,7 @@ func (a *app) attach(ctx context.Context, c *remote.Client, r domain.Run, readon
 		}
 		return err
 	}
+	a.waiting.stop()
 	return a.become(server, readonly)
 }
 
@@ -167,7 +185,6 @@ func (a *app) become(server tmux.Server, readonly bool) error {
 		return usagef("tmux is not installed, or not in PATH: %w", err)
 	}
 	// Inside tmux the client would refuse to nest; this is another server, so nesting is what is wanted.
-	a.waiting.stop()
 	var env []string
 	for _, kv := range syscall.Environ() {
 		if !strings.HasPrefix(kv, "TMUX=") && !strings.HasPrefix(kv, "TMUX_PANE=") {
