@@ -18,6 +18,7 @@ const maxParallel = 1000
 // Register makes the calling process the conductor of its machine_id. The first registration of a machine_id needs the
 // owner on the hub's socket; later ones the same token, or the owner again.
 func (h *Hub) Register(ctx context.Context, c Call, r domain.Registration) (domain.Registered, error) {
+	defer h.forgetTokens()
 	return write(ctx, h, c, auth.Register, func(t *tx) (domain.Registered, error) {
 		con, p, err := t.register(r)
 		if err != nil {
@@ -102,11 +103,9 @@ func (t *tx) seen(c *domain.Conductor) {
 
 // Heartbeat renews every lease of the caller.
 func (h *Hub) Heartbeat(ctx context.Context, c Call, b domain.Beat) (domain.Pulse, error) {
-	return write(ctx, h, c, auth.Lease, func(t *tx) (domain.Pulse, error) {
-		con, err := t.Conductor(c.Conductor)
-		if err != nil {
-			return domain.Pulse{}, err
-		}
+	c.Key = "" // a repeat does no harm, and is better told how everything stands now
+	return write(ctx, h, c, auth.Lease, func(t *tx) (_ domain.Pulse, err error) {
+		con := t.con
 		if b.CurrentLoad < 0 {
 			return domain.Pulse{}, invalid("current_load", "%d is negative", b.CurrentLoad)
 		}
@@ -189,10 +188,7 @@ func (h *Hub) lease(r domain.Run, now domain.Time) domain.Time {
 // Parting notes a clean stop: the caller's live runs keep their leases long enough for a restart to adopt them.
 func (h *Hub) Parting(ctx context.Context, c Call) error {
 	_, err := write(ctx, h, c, auth.Lease, func(t *tx) (struct{}, error) {
-		con, err := t.Conductor(c.Conductor)
-		if err != nil {
-			return struct{}{}, err
-		}
+		con := t.con
 		con.PartedAt, con.Status = t.now, domain.ConductorOffline
 		if err := t.saveConductor(&con, "conductor.parted"); err != nil {
 			return struct{}{}, err

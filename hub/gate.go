@@ -20,55 +20,50 @@ type gates struct {
 
 func (h *Hub) gates(tx store.Tx, p domain.Project, con domain.Conductor, o domain.Offer, now domain.Time) (*gates, error) {
 	g := &gates{
-		tx: tx, h: h, here: map[string]int{}, blockers: map[string]domain.Blocker{},
+		tx: tx, h: h, blockers: map[string]domain.Blocker{},
 		base: domain.GateInput{Project: p, Conductor: con, Offer: o, Limits: h.limits, Now: now},
 	}
 	var err error
-	if g.base.LiveInProject, err = tx.CountLive(p.ID, "", ""); err != nil {
+	if g.base.LiveInProject, err = tx.CountLive(p.ID); err != nil {
 		return nil, err
 	}
-	g.base.LiveHere, err = tx.CountLive("", con.ID, "")
-	return g, err
+	if g.here, err = tx.LiveByState(con.ID); err != nil {
+		return nil, err
+	}
+	for _, n := range g.here {
+		g.base.LiveHere += n
+	}
+	return g, nil
 }
 
 // cheap is the input without what must be read for the ticket.
-func (g *gates) cheap(k domain.Ticket) (domain.GateInput, error) {
-	n, known := g.here[k.State]
-	if !known {
-		var err error
-		if n, err = g.tx.CountLive("", g.base.Conductor.ID, k.State); err != nil {
-			return g.base, err
-		}
-		g.here[k.State] = n
-	}
+func (g *gates) cheap(k domain.Ticket) domain.GateInput {
 	in := g.base
-	in.Ticket, in.LiveHereState = k, n
-	return in, nil
+	in.Ticket, in.LiveHereState = k, g.here[k.State]
+	return in
 }
 
 // open keeps the states in which the conductor could claim anything.
-func (g *gates) open(states []string) ([]string, error) {
+func (g *gates) open(states []string) []string {
 	var out []string
 	for _, s := range states {
-		in, err := g.cheap(domain.Ticket{State: s})
-		if err != nil {
-			return nil, err
-		}
-		if domain.OpenState(in) {
+		if domain.OpenState(g.cheap(domain.Ticket{State: s})) {
 			out = append(out, s)
 		}
 	}
-	return out, nil
+	return out
 }
 
 // eligible reports whether k passes every gate. It reads no more than it needs to know that one fails.
 func (g *gates) eligible(k domain.Ticket) (bool, error) {
-	in, err := g.cheap(k)
-	if err != nil || !domain.Eligible(in) {
-		return false, err
+	in := g.cheap(k)
+	if !domain.Eligible(in) {
+		return false, nil
 	}
-	if err := g.block(&in); err != nil || !domain.Eligible(in) {
-		return false, err
+	if len(k.BlockedBy) > 0 {
+		if err := g.block(&in); err != nil || !domain.Eligible(in) {
+			return false, err
+		}
 	}
 	if err := g.rest(&in); err != nil {
 		return false, err
@@ -78,10 +73,7 @@ func (g *gates) eligible(k domain.Ticket) (bool, error) {
 
 // full is the whole input.
 func (g *gates) full(k domain.Ticket) (domain.GateInput, error) {
-	in, err := g.cheap(k)
-	if err != nil {
-		return in, err
-	}
+	in := g.cheap(k)
 	if err := g.block(&in); err != nil {
 		return in, err
 	}

@@ -57,19 +57,21 @@ type Hub struct {
 	log    zerolog.Logger
 
 	mu      sync.Mutex
-	changed chan struct{}           // closed when the log has grown
-	awake   domain.Time             // since when the hub has been up and awake without a break
-	last    reading                 // of the clocks, at the last sweep
-	refused bool                    // a write was refused for lack of a usable store since leases last started anew
-	offers  map[string]domain.Offer // by conductor id: what it said at its last claim
-	swept   time.Duration           // when stored answers were last dropped, on the monotonic clock
+	changed chan struct{}    // closed when the log has grown
+	awake   domain.Time      // since when the hub has been up and awake without a break
+	last    reading          // of the clocks, at the last sweep
+	refused bool             // a write was refused for lack of a usable store since leases last started anew
+	asked   map[string]asked // by conductor id: its last claim
+	tokens  map[[32]byte]auth.Principal
+	tokened int           // how often tokens was emptied
+	swept   time.Duration // when stored answers were last dropped, on the monotonic clock
 }
 
 // New returns a hub; call Open before it serves.
 func New(o Options) *Hub {
 	return &Hub{
 		store: o.Store, clock: o.Clock, limits: o.Limits, leases: o.Leases, log: o.Log,
-		changed: make(chan struct{}), offers: map[string]domain.Offer{},
+		changed: make(chan struct{}), asked: map[string]asked{}, tokens: map[[32]byte]auth.Principal{},
 	}
 }
 
@@ -103,6 +105,7 @@ type tx struct {
 	h      *Hub
 	call   Call
 	now    domain.Time
+	con    domain.Conductor // the caller, where it is one
 	events int
 	tell   []func() // lines of the journal, written once the transaction stands
 }
@@ -195,12 +198,12 @@ func (t *tx) admit(a auth.Action) error {
 		if a == auth.Register {
 			return nil
 		}
-		c, err := t.Conductor(t.call.Conductor)
-		if err != nil {
+		var err error
+		if t.con, err = t.Conductor(t.call.Conductor); err != nil {
 			return err
 		}
-		if c.Epoch != t.call.Epoch {
-			return fmt.Errorf("%s was registered by a newer process: %w", c.MachineID, domain.ErrSuperseded)
+		if t.con.Epoch != t.call.Epoch {
+			return fmt.Errorf("%s was registered by a newer process: %w", t.con.MachineID, domain.ErrSuperseded)
 		}
 	case auth.Owner:
 		return t.ensureUser(t.call.User)

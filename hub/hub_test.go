@@ -69,13 +69,13 @@ func (c counted) LastEndedRun(ticket string) (domain.Run, error) {
 	return c.Tx.LastEndedRun(ticket)
 }
 
-func (c counted) CountLive(project, conductor, state string) (int, error) {
-	c.looks["CountLive"]++
-	return c.Tx.CountLive(project, conductor, state)
+func (c counted) LiveByState(conductor string) (map[string]int, error) {
+	c.looks["LiveByState"]++
+	return c.Tx.LiveByState(conductor)
 }
 
-func (c counted) Candidates(project string, states []string, now domain.Time, fn func(domain.Ticket) (bool, error)) error {
-	return c.Tx.Candidates(project, states, now, func(k domain.Ticket) (bool, error) {
+func (c counted) Candidates(whom store.Claimer, now domain.Time, fn func(domain.Ticket) (bool, error)) error {
+	return c.Tx.Candidates(whom, now, func(k domain.Ticket) (bool, error) {
 		c.looks["candidate"]++
 		return fn(k)
 	})

@@ -232,7 +232,14 @@ func (h *Hub) OwnRuns(ctx context.Context, p auth.Principal) ([]domain.Run, erro
 // ByToken returns whose token has that SHA-256. The token of an ended run is still its token: what it may do is
 // decided by the call, since a repeat of the run's last write must get the answer of the first.
 func (h *Hub) ByToken(ctx context.Context, hash [32]byte) (auth.Principal, error) {
-	p := auth.Principal{Token: hash}
+	h.mu.Lock()
+	p, known := h.tokens[hash]
+	emptied := h.tokened
+	h.mu.Unlock()
+	if known {
+		return p, nil
+	}
+	p.Token = hash
 	err := h.store.View(ctx, func(tx store.Tx) error {
 		t, err := tx.TokenByHash(hash)
 		if errors.Is(err, domain.ErrNotFound) {
@@ -253,7 +260,26 @@ func (h *Hub) ByToken(ctx context.Context, hash [32]byte) (auth.Principal, error
 	if err != nil {
 		return auth.Principal{}, err
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tokened == emptied { // else it may have been replaced since it was looked up
+		if len(h.tokens) >= maxTokens {
+			clear(h.tokens)
+		}
+		h.tokens[hash] = p
+	}
 	return p, nil
+}
+
+// maxTokens bounds how many tokens are remembered with whom they belong to. That never changes while a token is known, so
+// that only a registration, which may replace one, makes the hub forget them.
+const maxTokens = 4096
+
+func (h *Hub) forgetTokens() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tokened++
+	clear(h.tokens)
 }
 
 // Events returns entries of the log after a sequence number that p may read, and the sequence number that was looked
@@ -319,9 +345,9 @@ func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (domain.Why
 		for _, c := range cons {
 			c.Status = h.status(c, r.now)
 			h.mu.Lock()
-			offer, asked := h.offers[c.ID]
+			last, asked := h.asked[c.ID]
 			h.mu.Unlock()
-			g, err := h.gates(r.Tx, w.Project, c, offer, r.now)
+			g, err := h.gates(r.Tx, w.Project, c, last.offer, r.now)
 			if err != nil {
 				return w, err
 			}

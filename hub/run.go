@@ -25,17 +25,21 @@ func (h *Hub) Claim(ctx context.Context, c Call, q domain.ClaimRequest) (*domain
 	if b, err := hex.DecodeString(q.TokenSHA256); err != nil || copy(hash[:], b) != len(hash) || len(b) != len(hash) {
 		return nil, invalid("token_sha256", "64 hexadecimal digits are needed")
 	}
-	if idle, err := h.idle(ctx, c, q); err != nil || idle {
-		return nil, err
+	// Most claims find nothing, and these must not queue behind each other: so they look without a writing transaction
+	// first, but for one that follows a claim that found something.
+	h.mu.Lock()
+	likely := h.asked[c.Conductor].found
+	h.mu.Unlock()
+	if !likely {
+		if idle, err := h.idle(ctx, c, q); err != nil || idle {
+			return nil, err
+		}
 	}
 	// The run id makes a claim repeatable. Its answer holds the whole ticket with every comment: to keep that for a day
 	// would only make the store grow, and a repeat is better told how the run stands now.
 	c.Key = ""
-	return write(ctx, h, c, auth.Lease, func(t *tx) (*domain.Assignment, error) {
-		con, err := t.Conductor(c.Conductor)
-		if err != nil {
-			return nil, err
-		}
+	a, err := write(ctx, h, c, auth.Lease, func(t *tx) (*domain.Assignment, error) {
+		con := t.con
 		switch r, err := t.Run(q.Run); {
 		case err == nil && r.Conductor != con.ID:
 			return nil, check("run", fmt.Errorf("the run id is taken: %w", domain.ErrConflict))
@@ -44,16 +48,32 @@ func (h *Hub) Claim(ctx context.Context, c Call, q domain.ClaimRequest) (*domain
 		case !errors.Is(err, domain.ErrNotFound):
 			return nil, err
 		}
-		k, err := h.pick(t.Tx, con, q.Offer, t.now)
+		p, k, err := h.pick(t.Tx, con, q.Offer, t.now)
 		if err != nil || k == nil {
 			return nil, err
 		}
-		return t.claim(con, *k, q, hash)
+		return t.claim(con, p, *k, q, hash)
 	})
+	if err == nil {
+		h.noteClaim(c.Conductor, asked{q.Offer, a != nil})
+	}
+	return a, err
 }
 
-// idle reports, without a writing transaction, that there is nothing to claim: most claims find nothing, and these must
-// not queue behind each other. Whatever else it finds is decided again by the transaction.
+// asked is what the hub remembers of a conductor's last claim.
+type asked struct {
+	offer domain.Offer
+	found bool // whether it got a ticket
+}
+
+func (h *Hub) noteClaim(conductor string, a asked) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked[conductor] = a
+}
+
+// idle reports, without a writing transaction, that there is nothing to claim. Whatever else it finds is decided again by
+// the transaction.
 func (h *Hub) idle(ctx context.Context, c Call, q domain.ClaimRequest) (bool, error) {
 	if err := c.May(auth.Lease); err != nil {
 		return false, err
@@ -67,58 +87,49 @@ func (h *Hub) idle(ctx context.Context, c Call, q domain.ClaimRequest) (bool, er
 		if _, err := t.Run(q.Run); !errors.Is(err, domain.ErrNotFound) {
 			return err // a repeat
 		}
-		con, err := t.Conductor(c.Conductor)
-		if err != nil {
-			return err
-		}
-		k, err := h.pick(stx, con, q.Offer, t.now)
+		_, k, err := h.pick(stx, t.con, q.Offer, t.now)
 		idle = err == nil && k == nil
 		return err
 	})
-	if err == nil {
-		h.mu.Lock()
-		h.offers[c.Conductor] = q.Offer
-		h.mu.Unlock()
+	if err == nil && idle {
+		h.noteClaim(c.Conductor, asked{offer: q.Offer})
 	}
 	return idle, err
 }
 
-// pick returns the first eligible candidate.
-func (h *Hub) pick(tx store.Tx, con domain.Conductor, o domain.Offer, now domain.Time) (*domain.Ticket, error) {
+// pick returns the first eligible candidate, and the project.
+func (h *Hub) pick(tx store.Tx, con domain.Conductor, o domain.Offer, now domain.Time) (domain.Project, *domain.Ticket, error) {
 	con.Status = h.status(con, now)
 	con.Paused = "" // it asks, so it is not
 	p, err := tx.Project(con.Project)
 	if err != nil {
-		return nil, err
+		return p, nil, err
 	}
 	g, err := h.gates(tx, p, con, o, now)
 	if err != nil {
-		return nil, err
+		return p, nil, err
 	}
 	states := con.States
 	if len(states) == 0 {
 		states = domain.ClaimableStates()
 	}
 	// A conductor that is full, or a project at its cap, asks again and again: that must not read every ticket.
-	if states, err = g.open(states); err != nil || len(states) == 0 {
-		return nil, err
+	if states = g.open(states); len(states) == 0 {
+		return p, nil, nil
 	}
 	var found *domain.Ticket
-	err = tx.Candidates(p.ID, states, now, func(k domain.Ticket) (bool, error) {
+	whom := store.Claimer{Project: p.ID, States: states, Conductor: con.ID, Owner: con.Owner}
+	err = tx.Candidates(whom, now, func(k domain.Ticket) (bool, error) {
 		ok, err := g.eligible(k)
 		if ok {
 			found = &k
 		}
 		return found == nil, err
 	})
-	return found, err
+	return p, found, err
 }
 
-func (t *tx) claim(con domain.Conductor, k domain.Ticket, q domain.ClaimRequest, token [32]byte) (*domain.Assignment, error) {
-	p, err := t.Project(k.Project)
-	if err != nil {
-		return nil, err
-	}
+func (t *tx) claim(con domain.Conductor, p domain.Project, k domain.Ticket, q domain.ClaimRequest, token [32]byte) (*domain.Assignment, error) {
 	n, err := t.NextRunNumber(k.Project)
 	if err != nil {
 		return nil, err
@@ -135,19 +146,25 @@ func (t *tx) claim(con domain.Conductor, k domain.Ticket, q domain.ClaimRequest,
 	if err := t.PutToken(store.Token{Hash: token, Kind: store.TokenRun, Holder: r.ID}); err != nil {
 		return nil, err
 	}
-	return assignment(t.Tx, r)
+	return gather(t.Tx, &domain.Assignment{Run: r, Ticket: k, Project: p})
 }
 
-// assignment gathers what a conductor needs to work on a run.
+// assignment is what a conductor needs to work on a run.
 func assignment(tx store.Tx, r domain.Run) (*domain.Assignment, error) {
 	k, err := tx.Ticket(r.Ticket)
 	if err != nil {
 		return nil, err
 	}
-	a := &domain.Assignment{Run: r, Ticket: k}
-	if a.Project, err = tx.Project(r.Project); err != nil {
+	p, err := tx.Project(r.Project)
+	if err != nil {
 		return nil, err
 	}
+	return gather(tx, &domain.Assignment{Run: r, Ticket: k, Project: p})
+}
+
+// gather adds what lies around the ticket.
+func gather(tx store.Tx, a *domain.Assignment) (_ *domain.Assignment, err error) {
+	k := a.Ticket
 	if a.Comments, _, err = tx.Comments(store.Query{
 		Filters: []store.Filter{{Field: "ticket", Values: []string{k.ID}}},
 		Sort:    []store.Sort{{Field: "created_at"}},
@@ -164,7 +181,7 @@ func assignment(tx store.Tx, r domain.Run) (*domain.Assignment, error) {
 		return nil, err
 	}
 	switch last, err := tx.LastEndedRun(k.ID); {
-	case err == nil && last.ID != r.ID:
+	case err == nil && last.ID != a.Run.ID:
 		a.LastRun = &last
 	case err != nil && !errors.Is(err, domain.ErrNotFound):
 		return nil, err

@@ -66,10 +66,10 @@ type Tx interface {
 	// NextTicketNumber returns the number for a new identifier (KEY-n) of the project and uses it up. A number whose
 	// identifier a ticket has already, because somebody chose it, is passed over.
 	NextTicketNumber(project string) (int, error)
-	// Candidates calls fn with tickets of the project in claim order (domain.CompareClaim) until it returns false or
-	// an error. Tickets that fail a cheap gate (state not among states, held, not_before or retry_at after now, a live run)
-	// may be left out. It must not slow down with the number of tickets that are not candidates.
-	Candidates(project string, states []string, now domain.Time, fn func(domain.Ticket) (bool, error)) error
+	// Candidates calls fn with tickets for whom in claim order (domain.CompareClaim) until it returns false or an error.
+	// Tickets that fail a cheap gate (another project, state, target or assignee, held, not_before or retry_at after now, a
+	// live run) may be left out. It must not slow down with the number of tickets that are not candidates.
+	Candidates(whom Claimer, now domain.Time, fn func(domain.Ticket) (bool, error)) error
 
 	Run(id string) (domain.Run, error)
 	Runs(Query) ([]domain.Run, int, error)
@@ -83,8 +83,10 @@ type Tx interface {
 	LiveRuns(conductor string) ([]domain.Run, error)
 	// UnfinishedRuns returns a conductor's runs that are live or not finalised, oldest first.
 	UnfinishedRuns(conductor string) ([]domain.Run, error)
-	// CountLive counts live runs of a project (conductor "") or of a conductor, in one ticket state or, for "", in all.
-	CountLive(project, conductor, state string) (int, error)
+	// CountLive counts the live runs of a project.
+	CountLive(project string) (int, error)
+	// LiveByState counts a conductor's live runs by the ticket state that they began in.
+	LiveByState(conductor string) (map[string]int, error)
 	// UsedByTicket sums the footprints of a ticket's runs.
 	UsedByTicket(ticket string) (domain.Footprint, error)
 	// Used counts the runs of a project or, for "", of all, and sums their footprints. It reads no run.
@@ -113,6 +115,14 @@ type Tx interface {
 
 	// Append adds one entry to the log. Seq is set by the store; Time, Kind, Actor, Type and Object must be set.
 	Append(domain.Event) error
+}
+
+// Claimer is a conductor that asks for tickets.
+type Claimer struct {
+	Project   string
+	States    []string
+	Conductor string // the target that a ticket may have
+	Owner     string // the assignee that it may have
 }
 
 // TokenKind says what a token's holder is.

@@ -97,7 +97,7 @@ func claim(t *testing.T, db *DB, i int) time.Duration {
 	start := time.Now()
 	require.NoError(t, db.Update(t.Context(), func(tx store.Tx) error {
 		var found domain.Ticket
-		if err := tx.Candidates("p", claimStates, noon, func(x domain.Ticket) (bool, error) { found = x; return false, nil }); err != nil {
+		if err := tx.Candidates(store.Claimer{Project: "p", States: claimStates, Conductor: "c", Owner: "ada"}, noon, func(x domain.Ticket) (bool, error) { found = x; return false, nil }); err != nil {
 			return err
 		}
 		r := domain.Run{ID: fmt.Sprint("run", i), Number: i, Project: "p", Ticket: found.ID, Conductor: "c", State: domain.RunClaimed, StateAtStart: found.State}

@@ -141,6 +141,16 @@ func (t *table[T]) put(x *tx, v T) error {
 	return nil
 }
 
+// same reports whether v has the values of before in these columns.
+func (t *table[T]) same(before []any, v *T, columns ...string) bool {
+	for i, c := range t.columns {
+		if slices.Contains(columns, c.name) && c.value(v) != before[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // one returns the first object for which the rest of a SELECT holds.
 func (t *table[T]) one(x *tx, called, rest string, args ...any) (T, error) {
 	var v T

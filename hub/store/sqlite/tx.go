@@ -175,8 +175,12 @@ func (x *tx) Run(id string) (domain.Run, error)             { return runs.byID(x
 func (x *tx) Runs(q store.Query) ([]domain.Run, int, error) { return runs.find(x, q) }
 
 func (x *tx) PutRun(r domain.Run) error {
+	before := x.rows[rowID{runs.name, r.ID}]
 	if err := runs.put(x, r); err != nil {
 		return err
+	}
+	if before != nil && runs.same(before, &r, "ticket", "live") {
+		return nil
 	}
 	_, err := x.exec("writing run "+r.ID,
 		`UPDATE tickets SET busy = NOT busy WHERE id = ? AND busy <> EXISTS (SELECT 1 FROM runs WHERE ticket = tickets.id AND live = 1)`, r.Ticket)
@@ -205,16 +209,23 @@ func (x *tx) UnfinishedRuns(conductor string) ([]domain.Run, error) {
 	return runs.all(x, "WHERE conductor = ? AND finalized_at IS NULL ORDER BY claimed_at, number, id", conductor)
 }
 
-func (x *tx) CountLive(project, conductor, state string) (int, error) {
-	where, args := "live = 1", []any{}
-	for _, c := range []struct{ column, value string }{{"project", project}, {"conductor", conductor}, {"state_at_start", state}} {
-		if c.value != "" {
-			where, args = where+" AND "+c.column+" = ?", append(args, c.value)
-		}
-	}
+func (x *tx) CountLive(project string) (int, error) {
 	n := 0
-	err := x.row("counting live runs", "SELECT count(*) FROM runs WHERE "+where, args, &n)
+	err := x.row("counting live runs", "SELECT count(*) FROM runs WHERE project = ? AND live = 1", []any{project}, &n)
 	return n, err
+}
+
+func (x *tx) LiveByState(conductor string) (map[string]int, error) {
+	out := map[string]int{}
+	err := x.query("counting live runs", "SELECT state_at_start, count(*) FROM runs WHERE conductor = ? AND live = 1 GROUP BY state_at_start",
+		[]any{conductor}, func(scan func(...any) error) error {
+			var state string
+			var n int
+			err := scan(&state, &n)
+			out[state] = n
+			return err
+		})
+	return out, err
 }
 
 func (x *tx) UsedByTicket(ticket string) (domain.Footprint, error) {
