@@ -269,7 +269,9 @@ func (d *Conductor) untilNext() time.Duration {
 	for _, at := range d.retries {
 		due(at)
 	}
-	due(d.spares.from)
+	if d.settings.Spares > 0 {
+		due(d.spares.from)
+	}
 	return max(next, 100*time.Millisecond)
 }
 

@@ -64,7 +64,7 @@ func TestAClaimInterruptsTheWorkOnSpares(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 	p.d.workers.Wait()
 	require.Contains(t, w.hosts.alive(), w.only().ID)
-	require.NotContains(t, log.String(), "spare", "an interruption is no failure")
+	require.NotContains(t, string(log.Bytes()), "spare", "an interruption is no failure")
 }
 
 func TestFailuresWithSparesAreToldOnce(t *testing.T) {
@@ -77,5 +77,5 @@ func TestFailuresWithSparesAreToldOnce(t *testing.T) {
 	p := w.process(withSpares(1))
 	p.ticks(40) // ten minutes
 	require.Equal(t, 4, n, "at once, and after 1, 3 and 7 minutes")
-	require.Equal(t, 1, strings.Count(log.String(), "somebody's file is in it"))
+	require.Equal(t, 1, strings.Count(string(log.Bytes()), "somebody's file is in it"))
 }
