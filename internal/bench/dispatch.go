@@ -15,14 +15,25 @@ import (
 const (
 	smallBudget = 1.5
 	largeBudget = 0.7
+	// From a spare worktree, which is there before the ticket is.
+	smallWarmBudget = 1.0
+	largeWarmBudget = 0.1
 )
 
 func dispatchSmall(ctx context.Context) ([]result, error) {
-	return dispatch(ctx, "dispatch_small", 50, 15, smallBudget)
+	return dispatch(ctx, "dispatch_small", 50, 15, 0, smallBudget)
+}
+
+func dispatchSmallWarm(ctx context.Context) ([]result, error) {
+	return dispatch(ctx, "dispatch_small_warm", 50, 15, 1, smallWarmBudget)
 }
 
 func dispatch30k(ctx context.Context) ([]result, error) {
-	return dispatch(ctx, "dispatch_30k", 30_000, 5, largeBudget)
+	return dispatch(ctx, "dispatch_30k", 30_000, 5, 0, largeBudget)
+}
+
+func dispatch30kWarm(ctx context.Context) ([]result, error) {
+	return dispatch(ctx, "dispatch_30k_warm", 30_000, 5, 1, largeWarmBudget)
 }
 
 // byHand is what a person would do: a worktree, a look at it, a session with the program. The tmux server is up already.
@@ -33,9 +44,10 @@ git -C "$3" status >/dev/null
 tmux -S "$4" new-session -d -x 200 -y 50 -s "$2" -c "$3" "$5"
 `
 
-// dispatch compares the time from the ticket's write to the agent's first instruction with the script's.
-func dispatch(ctx context.Context, name string, files, rounds int, budget float64) (_ []result, err error) {
-	w, err := newWorld(ctx, files, 1)
+// dispatch compares the time from the ticket's write to the agent's first instruction with the script's. Before each round
+// it waits until the spare worktrees are there.
+func dispatch(ctx context.Context, name string, files, rounds, spares int, budget float64) (_ []result, err error) {
+	w, err := newWorld(ctx, files, 1, "[workspace]", fmt.Sprintf("spares = %d", spares))
 	if err != nil {
 		return nil, err
 	}
@@ -50,6 +62,12 @@ func dispatch(ctx context.Context, name string, files, rounds int, budget float6
 	}()
 	var runs, floor sample
 	for i := range rounds + 1 {
+		if err := w.wait(ctx, "the spare worktrees are there", func() (bool, error) {
+			n, err := w.spares(ctx)
+			return n >= spares, err
+		}); err != nil {
+			return nil, err
+		}
 		byScript, err := w.floor(ctx, socket, i)
 		if err != nil {
 			return nil, err
@@ -91,6 +109,19 @@ func (w *world) floor(ctx context.Context, socket string, i int) (time.Duration,
 	}
 	_, err := w.run(ctx, "git", "worktree", "remove", "--force", tree)
 	return took, err
+}
+
+// spares counts the spare worktrees that are complete.
+func (w *world) spares(ctx context.Context) (int, error) {
+	trees, err := w.run(ctx, "git", "worktree", "list", "--porcelain")
+	n := 0
+	for tree := range strings.SplitSeq(trees, "\n\n") {
+		path, rest, _ := strings.Cut(tree, "\n")
+		if strings.HasPrefix(filepath.Base(path), ".spare-") && !strings.Contains(rest, "locked") {
+			n++
+		}
+	}
+	return n, err
 }
 
 func (w *world) dispatch(ctx context.Context) (time.Duration, error) {

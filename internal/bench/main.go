@@ -42,12 +42,14 @@ var measures = []struct {
 	run  func(context.Context) ([]result, error)
 }{
 	{"dispatch_small", dispatchSmall},
+	{"dispatch_small_warm", dispatchSmallWarm},
 	{"attach", attach},
 	{"claims", claims},
 	{"claim_100k", claim100k},
 	{"recover", recovery},
 	{"idle", idle},
 	{"dispatch_30k", dispatch30k},
+	{"dispatch_30k_warm", dispatch30kWarm},
 }
 
 // limit is for one measure, and far more than each needs on a slow machine.

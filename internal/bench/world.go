@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -29,9 +30,9 @@ type world struct {
 	project  domain.Project
 }
 
-// newWorld sets an installation up, with a checkout of some files, and starts a conductor for so many runs. The caller
-// closes it.
-func newWorld(ctx context.Context, files, parallel int) (_ *world, err error) {
+// newWorld sets an installation up, with a checkout of some files, and starts a conductor for so many runs, with more lines
+// of configuration. The caller closes it.
+func newWorld(ctx context.Context, files, parallel int, more ...string) (_ *world, err error) {
 	env, err := usermanager.NewEnv()
 	if err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func newWorld(ctx context.Context, files, parallel int) (_ *world, err error) {
 		return nil, err
 	}
 	// The machine's load is the business of whoever measures; everything else is as it comes.
-	conf := fmt.Sprintf("schema = 1\nproject = \"SHOP\"\nslug = \"shop\"\nmax_load = 0\nmax_parallel = %d\n", parallel)
+	conf := fmt.Sprintf("schema = 1\nproject = \"SHOP\"\nslug = \"shop\"\nmax_load = 0\nmax_parallel = %d\n%s\n", parallel, strings.Join(more, "\n"))
 	if err := os.WriteFile(filepath.Join(w.checkout, ".gaia", "conductor.toml"), []byte(conf), 0o644); err != nil {
 		return nil, fmt.Errorf("write conductor.toml: %w", err)
 	}
