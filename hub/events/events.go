@@ -47,11 +47,11 @@ func Seal(prev [32]byte, e domain.Event) (store.SealedEvent, error) {
 	if err != nil {
 		return store.SealedEvent{}, fmt.Errorf("%w event %s of %s: %w", domain.ErrInvalid, e.Kind, e.Object, err)
 	}
-	canonical, err := jcs.Transform(raw)
+	sealed, err := canonical(raw)
 	if err != nil {
 		return store.SealedEvent{}, fmt.Errorf("%w event %s of %s: %w", domain.ErrInvalid, e.Kind, e.Object, err)
 	}
-	return store.SealedEvent{Seq: e.Seq, Bytes: canonical, Hash: chain(prev, canonical)}, nil
+	return store.SealedEvent{Seq: e.Seq, Bytes: sealed, Hash: chain(prev, sealed)}, nil
 }
 
 // Verify recomputes the chain over the entries that next returns until io.EOF. It returns how many entries are sound
