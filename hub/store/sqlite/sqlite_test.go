@@ -59,11 +59,11 @@ func ticketCount(t testing.TB, s store.Store) (n int) {
 }
 
 // exec runs statements past the store, on one of its own connections.
-func exec(t *testing.T, p *pool, statements string) error {
+func exec(t *testing.T, p *pool, statements string, args ...any) error {
 	c, err := p.take(t.Context())
 	require.NoError(t, err)
 	defer p.give(c)
-	_, err = c.Conn.ExecContext(t.Context(), statements)
+	_, err = c.Conn.ExecContext(t.Context(), statements, args...)
 	return err
 }
 
@@ -259,30 +259,135 @@ func schema(t testing.TB) int {
 	return len(names)
 }
 
-// What the first Gaia wrote is in the sums that a later one keeps.
-func TestSumsOfAnOlderDatabase(t *testing.T) {
+// What an older Gaia wrote is in the sums and the queues that a later one keeps.
+func TestAnOlderDatabase(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "hub.db")
-	first, err := embedded.ReadFile("migrations/00001_init.sql")
+	names, err := fs.Glob(embedded, "migrations/*.sql")
 	require.NoError(t, err)
-	old, err := open(t.Context(), path, fstest.MapFS{"00001_init.sql": {Data: first}})
-	require.NoError(t, err)
-	require.NoError(t, old.Update(t.Context(), func(tx store.Tx) error {
-		k := domain.Ticket{ID: "t", Identifier: "SHOP-1", Project: "p", State: "coding", CreatedAt: noon, RetryAt: noon}
-		return errors.Join(tx.PutProject(domain.Project{ID: "p", Key: "SHOP"}), tx.PutConductor(domain.Conductor{ID: "c", MachineID: "m", Project: "p"}),
-			tx.PutTicket(k), tx.PutRun(domain.Run{ID: "r", Number: 1, Project: "p", Ticket: "t", Conductor: "c", State: domain.RunDone, Footprint: &domain.Footprint{TokensIn: 7, Cost: 0.5}}))
-	}))
-	require.NoError(t, old.Close())
-	db := openAt(t, path)
-	require.NoError(t, db.View(t.Context(), func(tx store.Tx) error {
-		n, f, err := tx.Used("p")
+	for n := 1; n < len(names); n++ {
+		t.Run(fmt.Sprint("schema ", n), func(t *testing.T) {
+			t.Parallel()
+			path, migrations := filepath.Join(t.TempDir(), "hub.db"), fstest.MapFS{}
+			for _, name := range names[:n] {
+				data, err := embedded.ReadFile(name)
+				require.NoError(t, err)
+				migrations[filepath.Base(name)] = &fstest.MapFile{Data: data}
+			}
+			old, err := open(t.Context(), path, migrations)
+			require.NoError(t, err)
+			require.NoError(t, old.Update(t.Context(), func(tx store.Tx) error {
+				return errors.Join(tx.PutProject(domain.Project{ID: "p", Key: "SHOP"}), tx.PutConductor(domain.Conductor{ID: "c", MachineID: "m", Project: "p"}),
+					tx.PutTicket(domain.Ticket{ID: "t", Identifier: "SHOP-1", Project: "p", State: "coding", CreatedAt: noon, RetryAt: noon}),
+					tx.PutTicket(domain.Ticket{ID: "u", Identifier: "SHOP-2", Project: "p", State: "coding", CreatedAt: noon, Target: "c"}))
+			}))
+			const run = `INSERT INTO runs (id, number, project, ticket, conductor, mode, state, attempt, state_at_start, live, doc) VALUES (?, ?, 'p', 't', 'c', 'agent', 'done', 1, 'coding', 0, ?)`
+			require.NoError(t, exec(t, old.write, run, "r", 1, `{"id": "r", "footprint": {"tokens_in": 7, "cost": 0.5, "memory_peak": 3}}`))
+			require.NoError(t, exec(t, old.write, run, "s", 2, `{"id": "s", "footprint": null}`))
+			require.NoError(t, old.Close())
+			db := openAt(t, path)
+			require.NoError(t, db.View(t.Context(), func(tx store.Tx) error {
+				n, f, err := tx.Used("p")
+				require.NoError(t, err)
+				require.Equal(t, 2, n)
+				require.Equal(t, domain.Footprint{TokensIn: 7, Cost: 0.5, MemoryPeak: 3}, f)
+				parked, err := tx.Parked("", []string{"coding"}, nil, domain.At(noon.Add(-time.Second)))
+				require.Len(t, parked, 1)
+				require.NoError(t, err)
+				var found []string
+				err = tx.Candidates(store.Claimer{Project: "p", States: []string{"coding"}, Conductor: "c"}, noon, func(k domain.Ticket) (bool, error) {
+					found = append(found, k.ID)
+					return true, nil
+				})
+				require.Equal(t, []string{"t", "u"}, found)
+				return err
+			}))
+		})
+	}
+}
+
+// A row that a transaction has read is written by what differs. Whatever is changed, and however often, the columns say
+// what the row says, and its lists, too; a write that is refused changes nothing of what the next one compares with.
+func TestOnlyWhatDiffersIsWritten(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	require.NoError(t, populate(t.Context(), db, 1))
+	require.NoError(t, populate(t.Context(), db, 2))
+	first := func(tx store.Tx, field, value string) []string {
+		found, _, err := tx.Tickets(store.Query{Filters: []store.Filter{{Field: field, Values: []string{value}}}, Sort: []store.Sort{{Field: "id"}}})
 		require.NoError(t, err)
-		require.Equal(t, 1, n)
-		require.Equal(t, domain.Footprint{TokensIn: 7, Cost: 0.5}, f)
-		parked, err := tx.Parked("", []string{"coding"}, nil, domain.At(noon.Add(-time.Second)))
-		require.Len(t, parked, 1)
-		return err
+		ids := []string{}
+		for _, k := range found {
+			ids = append(ids, k.ID)
+		}
+		return ids
+	}
+	all, _, err := func() (out []domain.Ticket, n int, err error) {
+		err = db.View(t.Context(), func(tx store.Tx) error { out, n, err = tx.Tickets(store.Query{}); return err })
+		return
+	}()
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	one, other := all[0], all[1]
+	require.NoError(t, db.Update(t.Context(), func(tx store.Tx) error {
+		k, err := tx.Ticket(one.ID)
+		require.NoError(t, err)
+		k.Title, k.Labels, k.BlockedBy = "Sell less", []string{"blue", "red"}, []string{other.ID}
+		require.NoError(t, tx.PutTicket(k))
+		require.Equal(t, []string{one.ID}, first(tx, "title", "Sell less"))
+		require.Equal(t, []string{one.ID}, first(tx, "labels", "red"))
+		k.Identifier = other.Identifier
+		require.ErrorIs(t, tx.PutTicket(k), domain.ErrConflict)
+		k.Identifier, k.Labels, k.Target = one.Identifier, []string{"red"}, "c"
+		require.NoError(t, tx.PutTicket(k))
+		k.Target = ""
+		return tx.PutTicket(k)
 	}))
+	require.NoError(t, db.View(t.Context(), func(tx store.Tx) error {
+		k, err := tx.Ticket(one.ID)
+		require.NoError(t, err)
+		require.Equal(t, one.Identifier, k.Identifier)
+		require.Equal(t, []string{one.ID}, first(tx, "identifier", one.Identifier))
+		require.Equal(t, []string{one.ID}, first(tx, "title", "Sell less"))
+		require.Equal(t, []string{one.ID}, first(tx, "labels", "red"))
+		require.Empty(t, first(tx, "labels", "blue"))
+		require.Empty(t, first(tx, "target", "c"))
+		require.Equal(t, []string{one.ID}, first(tx, "blocked_by", other.ID))
+		return nil
+	}))
+	// What is remembered of a row ends with the transaction.
+	require.Error(t, db.Update(t.Context(), func(tx store.Tx) error {
+		k, err := tx.Ticket(one.ID)
+		require.NoError(t, err)
+		k.Title = "Sell nothing"
+		require.NoError(t, tx.PutTicket(k))
+		return errors.New("no")
+	}))
+	require.NoError(t, db.Update(t.Context(), func(tx store.Tx) error {
+		k, err := tx.Ticket(one.ID)
+		require.NoError(t, err)
+		k.Title = "Sell nothing"
+		return tx.PutTicket(k)
+	}))
+	require.NoError(t, db.View(t.Context(), func(tx store.Tx) error {
+		require.Equal(t, []string{one.ID}, first(tx, "title", "Sell nothing"))
+		return nil
+	}))
+}
+
+// However many forms of queries a connection sees, it keeps a bounded number of statements, and each still works.
+func TestStatementsAreBounded(t *testing.T) {
+	t.Parallel()
+	db := openTemp(t)
+	c, err := db.write.take(t.Context())
+	require.NoError(t, err)
+	defer db.write.give(c)
+	for round := range 2 {
+		for i := range maxStatements + 10 {
+			_, err := c.ExecContext(t.Context(), fmt.Sprintf("UPDATE health SET written = %d", i))
+			require.NoError(t, err, round)
+		}
+	}
+	require.LessOrEqual(t, len(c.kept), maxStatements)
 }
 
 // A newer Gaia copies the database before it changes it, and an older one refuses what it does not know.

@@ -103,7 +103,28 @@ var runs = newTable("runs", "run", func(r *domain.Run) string { return r.ID }, n
 	column[domain.Run]{"agent", text, func(r *domain.Run) any { return null(r.Agent) }},
 	column[domain.Run]{"permissions", text, func(r *domain.Run) any { return null(r.Permissions) }},
 	column[domain.Run]{"live", hidden, func(r *domain.Run) any { return r.State.Live() }},
+	used("tokens_in", func(f *domain.Footprint) any { return f.TokensIn }),
+	used("tokens_out", func(f *domain.Footprint) any { return f.TokensOut }),
+	used("tokens_cache_read", func(f *domain.Footprint) any { return f.TokensCacheRead }),
+	used("tokens_cache_write", func(f *domain.Footprint) any { return f.TokensCacheWrite }),
+	used("turns", func(f *domain.Footprint) any { return f.Turns }),
+	used("cost", func(f *domain.Footprint) any { return f.Cost }),
+	used("wall_ms", func(f *domain.Footprint) any { return f.WallMS }),
+	used("cpu_ms", func(f *domain.Footprint) any { return f.CPUMS }),
+	used("memory_peak", func(f *domain.Footprint) any { return f.MemoryPeak }),
+	used("io_read", func(f *domain.Footprint) any { return f.IORead }),
+	used("io_write", func(f *domain.Footprint) any { return f.IOWrite }),
 )
+
+// used is a column of what runs have used, from which Used sums.
+func used(name string, value func(*domain.Footprint) any) column[domain.Run] {
+	return column[domain.Run]{name, hidden, func(r *domain.Run) any {
+		if r.Footprint == nil {
+			return nil
+		}
+		return value(r.Footprint)
+	}}
+}
 
 var comments = newTable("comments", "comment", func(c *domain.Comment) string { return c.ID }, nil,
 	column[domain.Comment]{"ticket", text, func(c *domain.Comment) any { return c.Ticket }},
