@@ -29,13 +29,13 @@ func (d *Conductor) setPaused(ctx context.Context) {
 	d.mu.Unlock()
 	if kind(why) != kind(before) {
 		if why == "" {
-			d.cfg.Log.Info().Msg("work is claimed again")
+			d.cfg.Log.Info().Str(log.MessageID, log.ClaimingResumed).Msg("work is claimed again")
 		} else {
-			line := d.cfg.Log.Warn()
+			id := log.ClaimingPaused
 			if why == hooksNotTrusted {
-				line = line.Str(log.MessageID, log.HooksUntrusted)
+				id = log.HooksUntrusted
 			}
-			line.Msg("nothing is claimed: " + why)
+			d.cfg.Log.Warn().Str(log.MessageID, id).Msg("nothing is claimed: " + why)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (d *Conductor) claimOne(ctx context.Context) (bool, error) {
 	r.leaseLocked(a.Run, a.Run.ClaimedAt)
 	r.spec.Ticket, r.spec.Identifier, r.spec.Number, r.spec.State = a.Ticket.ID, a.Ticket.Identifier, a.Run.Number, a.Run.StateAtStart
 	d.mu.Unlock()
-	d.runLog(r).Info().Msgf("claimed %s in %s as run %d", a.Ticket.Identifier, a.Run.StateAtStart, a.Run.Number)
+	d.runLog(r).Info().Str(log.MessageID, log.RunClaimed).Msgf("claimed %s in %s as run %d", a.Ticket.Identifier, a.Run.StateAtStart, a.Run.Number)
 	if boot, err := d.cfg.Machine.BootID(); err == nil {
 		d.act(r, decide(d.fresh(r, boot)))
 	}

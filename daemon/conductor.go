@@ -320,7 +320,7 @@ func (d *Conductor) watchStep(ctx context.Context) {
 		d.warned = d.warned || complain
 		d.mu.Unlock()
 		if complain {
-			d.cfg.Log.Error().Str("step", name).Dur("for", stuck).
+			d.cfg.Log.Error().Str(log.MessageID, log.ConductorStuck).Str("step", name).Dur("for", stuck).
 				Msgf("the conductor's loop is stuck in %q for %s; at %s the service manager restarts it", name, stuck.Round(time.Second), limit)
 		}
 	}
@@ -433,7 +433,7 @@ func (d *Conductor) stop() error {
 			d.cfg.Log.Warn().Err(err).Msg("the hub did not hear that the conductor stops; it will count as lost until the next start")
 		}
 	}
-	d.cfg.Log.Info().Msg("stopped; the runs go on without the conductor")
+	d.cfg.Log.Info().Str(log.MessageID, log.ConductorStopped).Msg("stopped; the runs go on without the conductor")
 	return nil
 }
 
@@ -548,9 +548,9 @@ func (d *Conductor) Reload() {
 		}
 		d.mu.Unlock()
 		if err != nil {
-			d.cfg.Log.Error().Err(err).Msg("the new configuration is refused; the last good one stays in force")
+			d.cfg.Log.Error().Str(log.MessageID, log.ConfigRefused).Err(err).Msg("the new configuration is refused; the last good one stays in force")
 		} else {
-			d.cfg.Log.Info().Msg("configuration reloaded")
+			d.cfg.Log.Info().Str(log.MessageID, log.ConfigReloaded).Msg("configuration reloaded")
 		}
 	}
 	d.setStatus()

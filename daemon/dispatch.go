@@ -71,7 +71,7 @@ func (d *Conductor) dispatch(ctx context.Context, r *run) error {
 		}
 		f = fails(domain.ReasonInternal, "%v", err)
 	}
-	d.runLog(r).Error().Str(log.Reason, string(f.Reason)).Msgf("run %d cannot be started: %s", a.Run.Number, f.Note)
+	d.runLog(r).Error().Str(log.MessageID, log.RunNotStarted).Str(log.Reason, string(f.Reason)).Msgf("run %d cannot be started: %s", a.Run.Number, f.Note)
 	if err := d.condemn(ctx, r, f.Failure); err != nil {
 		return err
 	}

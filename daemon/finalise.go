@@ -155,7 +155,7 @@ func (d *Conductor) sendFail(ctx context.Context, r *run, verdict domain.Failure
 	}
 	d.learn(r, fate)
 	if fate.State == domain.RunFailed {
-		d.runLog(r).Warn().Str(log.Reason, string(fate.EndReason)).Msgf("run %d failed: %s", r.spec.Number, verdict.Note)
+		d.runLog(r).Warn().Str(log.MessageID, log.RunFailed).Str(log.Reason, string(fate.EndReason)).Msgf("run %d failed: %s", r.spec.Number, verdict.Note)
 		d.awaitRetry(r, verdict)
 	}
 	return nil
@@ -229,7 +229,7 @@ func (d *Conductor) finalise(ctx context.Context, r *run) error {
 			return err
 		}
 		// The ticket must not wait for ever. Work that cannot be seen counts as work that lies here.
-		d.runLog(r).Error().Err(err).Msg("the tree cannot be looked at; the run is closed as if it held unpushed work")
+		d.runLog(r).Error().Str(log.MessageID, log.TreeUnknown).Err(err).Msg("the tree cannot be looked at; the run is closed as if it held unpushed work")
 		report.Unpushed = true
 	}
 	if err := d.at("closing the run at the hub"); err != nil {

@@ -33,7 +33,7 @@ func (d *Conductor) tick(ctx context.Context) error {
 	}
 	scanErr := d.scan()
 	if scanErr != nil {
-		d.cfg.Log.Error().Err(scanErr).Msg("the run folders cannot be read: nothing is started or ended")
+		d.cfg.Log.Error().Str(log.MessageID, log.RunFolderBroken).Err(scanErr).Msg("the run folders cannot be read: nothing is started or ended")
 	}
 	if err := d.step("listing the sessions"); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (d *Conductor) scan() error {
 		}
 		d.mu.Unlock()
 		if err != nil && !said {
-			d.cfg.Log.Error().Err(err).Msgf("the run folder %s cannot be read: it is left alone until it can", f)
+			d.cfg.Log.Error().Str(log.MessageID, log.RunFolderBroken).Err(err).Msgf("the run folder %s cannot be read: it is left alone until it can", f)
 		}
 	}
 	return nil
@@ -278,7 +278,7 @@ func (d *Conductor) converse(ctx context.Context) error {
 	}
 	if d.draining != pulse.Conductor.Draining {
 		d.draining = pulse.Conductor.Draining
-		d.cfg.Log.Info().Bool("draining", d.draining).Msg("the hub has changed whether this conductor drains")
+		d.cfg.Log.Info().Str(log.MessageID, log.DrainChanged).Bool("draining", d.draining).Msg("the hub has changed whether this conductor drains")
 	}
 	fates := map[string]domain.Fate{}
 	nameless := false

@@ -511,6 +511,7 @@ func TestTheJournalTellsWhatNobodyElseSees(t *testing.T) {
 	require.Equal(t, k.Identifier, lines[0][log.Ticket])
 	require.Equal(t, log.RunEnded, lines[1][log.MessageID])
 	require.Equal(t, a.Run.ID, lines[1][log.Run])
+	require.Equal(t, k.Identifier, lines[1][log.Ticket])
 	require.Equal(t, "machine_lost", lines[1][log.Reason])
 }
 

@@ -92,7 +92,7 @@ func (h *Hub) Sweep(ctx context.Context) error {
 	now := h.read()
 	if jumped := slept(last, now); jumped || refused {
 		if jumped {
-			h.log.Warn().Dur("monotonic", now.mono-last.mono).Dur("boot", now.boot-last.boot).Dur("wall", now.wall.Sub(last.wall)).
+			h.log.Warn().Str(log.MessageID, log.ClockJumped).Dur("monotonic", now.mono-last.mono).Dur("boot", now.boot-last.boot).Dur("wall", now.wall.Sub(last.wall)).
 				Msg("a clock has jumped or the machine has slept; every lease starts anew")
 		}
 		if err := h.refresh(ctx); err != nil {
@@ -180,9 +180,13 @@ func (h *Hub) expire(ctx context.Context, now domain.Time) error {
 			if err := t.fail(&r, domain.RunExpired, domain.Failure{Reason: domain.ReasonMachineLost, Note: note}); err != nil {
 				return err
 			}
+			k, err := t.Ticket(r.Ticket)
+			if err != nil {
+				return err
+			}
 			// Nobody else can tell of it: the conductor is away.
 			t.tell = append(t.tell, func() {
-				h.log.Warn().Str(log.MessageID, log.RunEnded).Str(log.Run, r.ID).Str(log.Reason, string(r.EndReason)).Int("number", r.Number).
+				h.log.Warn().Str(log.MessageID, log.RunEnded).Str(log.Run, r.ID).Str(log.Ticket, k.Identifier).Str(log.Reason, string(r.EndReason)).Int("number", r.Number).
 					Str("conductor", r.Conductor).Msg("the run's lease has expired: " + r.EndNote)
 			})
 		}

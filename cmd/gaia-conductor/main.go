@@ -78,7 +78,7 @@ func conduct(instance string, debug bool) int {
 	}
 	bin, err := os.Executable()
 	if err != nil {
-		logger.Error().Err(err).Msg("the folder of the binaries cannot be found")
+		logger.Error().Str(log.MessageID, log.ConductorFailed).Err(err).Msg("the folder of the binaries cannot be found")
 		return exitFailed
 	}
 	c, err := local.New(ctx, local.Options{
@@ -92,11 +92,11 @@ func conduct(instance string, debug bool) int {
 	case err == nil:
 		return 0
 	case errors.Is(err, local.ErrConfig), errors.Is(err, daemon.ErrSuperseded):
-		logger.Error().Err(err).Msg("the conductor ends and is not started again by itself")
+		logger.Error().Str(log.MessageID, log.ConductorFailed).Err(err).Msg("the conductor ends and is not started again by itself")
 		notify(sdnotify.Status(err.Error()))
 		return exitConfig
 	}
-	logger.Error().Err(err).Msg("the conductor ended")
+	logger.Error().Str(log.MessageID, log.ConductorFailed).Err(err).Msg("the conductor ended")
 	notify(sdnotify.Status(err.Error()))
 	return exitFailed
 }

@@ -84,11 +84,11 @@ func serve(config string, debug bool) int {
 	case err == nil:
 		return 0
 	case errors.Is(err, server.ErrConfig):
-		logger.Error().Err(err).Msg("the hub cannot start")
+		logger.Error().Str(log.MessageID, log.HubFailed).Err(err).Msg("the hub cannot start")
 		notify(sdnotify.Status(err.Error()))
 		return exitConfig
 	}
-	logger.Error().Err(err).Msg("the hub ended")
+	logger.Error().Str(log.MessageID, log.HubFailed).Err(err).Msg("the hub ended")
 	notify(sdnotify.Status(err.Error()))
 	return exitFailed
 }

@@ -25,6 +25,7 @@ import (
 	"gaia/hub"
 	"gaia/hub/auth"
 	"gaia/hub/store"
+	"gaia/internal/log"
 )
 
 // MaxBody is the largest request body in bytes.
@@ -120,7 +121,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(v)
 		}
 		if v != nil {
-			s.log.Error().Str("method", r.Method).Str("path", r.URL.Path).Str("stack", string(debug.Stack())).
+			s.log.Error().Str(log.MessageID, log.RequestFailed).Str("method", r.Method).Str("path", r.URL.Path).Str("stack", string(debug.Stack())).
 				Msgf("a request made the hub panic: %v", v)
 			if rec.status != 0 {
 				panic(http.ErrAbortHandler) // half an answer is out; the caller must not take it for a whole one

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"gaia/domain"
+	"gaia/internal/log"
 )
 
 // mediaType is that of JSON:API documents; errors have it everywhere.
@@ -124,7 +125,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error, pointer
 	}
 	p := toProblem(err, pointer)
 	if p.status == http.StatusInternalServerError {
-		s.log.Error().Err(err).Str("method", r.Method).Str("path", r.URL.Path).Msg("a request failed")
+		s.log.Error().Str(log.MessageID, log.RequestFailed).Err(err).Str("method", r.Method).Str("path", r.URL.Path).Msg("a request failed")
 	}
 	if p.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")

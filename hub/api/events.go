@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gaia/internal/log"
 )
 
 const (
@@ -73,7 +75,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 		for _, e := range events {
 			b, err := json.Marshal(e)
 			if err != nil {
-				s.log.Error().Err(err).Int64("seq", e.Seq).Msg("an event cannot be sent")
+				s.log.Error().Str(log.MessageID, log.RequestFailed).Err(err).Int64("seq", e.Seq).Msg("an event cannot be sent")
 				return nil
 			}
 			if media == eventStream {

@@ -49,26 +49,26 @@ func Host(ctx context.Context, folder session.Folder, log zerolog.Logger) int {
 	h := &host{folder: folder, log: log, notify: notifier()}
 	var err error
 	if h.spec, err = folder.Load(); err != nil {
-		log.Error().Err(err).Msg("the run folder is not usable")
+		log.Error().Str(fields.MessageID, fields.RunFolderBroken).Err(err).Msg("the run folder is not usable")
 		return ExitConfig
 	}
 	h.log = log.With().Str(fields.Run, h.spec.Run).Str(fields.Ticket, h.spec.Identifier).Str(fields.Project, h.spec.Project).Logger()
 	if h.group, err = cgroupOf("self"); err != nil {
-		h.log.Error().Err(err).Msg("the run cannot be hosted here")
+		h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Msg("the run cannot be hosted here")
 		return ExitConfig
 	}
 	h.oom = oomKills(h.group)
 	h.started = session.Started{Run: h.spec.Run, InvocationID: invocationID(), PID: os.Getpid(), At: domain.At(time.Now())}
 	if h.started.BootID, err = session.BootID(); err != nil {
-		h.log.Error().Err(err).Msg("the run cannot be hosted here")
+		h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Msg("the run cannot be hosted here")
 		return ExitConfig
 	}
 	switch err := folder.MarkStarted(h.started); {
 	case errors.Is(err, domain.ErrExists):
-		h.log.Error().Err(err).Msg("this run was started before; a run is started once")
+		h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Msg("this run was started before; a run is started once")
 		return ExitStarted
 	case err != nil:
-		h.log.Error().Err(err).Msg("the run folder is not usable")
+		h.log.Error().Str(fields.MessageID, fields.RunFolderBroken).Err(err).Msg("the run folder is not usable")
 		return ExitConfig
 	}
 	return h.run(ctx)
@@ -172,7 +172,7 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 		return h.failure(ctx, session.CauseStart, err), true
 	}
 	h.notify("READY=1", h.status("the agent runs"))
-	h.log.Info().Str("socket", h.spec.Socket).Msg("the agent runs")
+	h.log.Info().Str(fields.MessageID, fields.SessionStarted).Str("socket", h.spec.Socket).Msg("the agent runs")
 	// What people start in the session finds what the agent has. The agent itself got it at the gate and waits for none of it.
 	if err := h.server.SetEnvironment(ctx, serverEnv(h.env)); err != nil {
 		h.log.Warn().Err(err).Msg("windows that people open in the session lack the run's PATH")
@@ -222,7 +222,7 @@ func (h *host) failure(ctx context.Context, cause string, err error) session.Rec
 	if errors.As(err, &hook) {
 		rec.Hook, rec.Exit = hook.name, hook.exit
 	}
-	h.log.Error().Err(err).Str("cause", cause).Msg("the run cannot go on")
+	h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Str("cause", cause).Msg("the run cannot go on")
 	return rec
 }
 
@@ -480,10 +480,10 @@ func (h *host) record(rec session.Record) int {
 		h.log.Warn().Err(err).Msg("whether the end was asked for is not known")
 	}
 	if err := h.folder.WriteRecord(rec); err != nil {
-		h.log.Error().Err(err).Msg("the record of the run's end is lost")
+		h.log.Error().Str(fields.MessageID, fields.RecordLost).Err(err).Msg("the record of the run's end is lost")
 	}
 	h.notify(h.status("has ended"))
-	h.log.Info().Str("cause", rec.Cause).Str("signal", rec.Signal).Interface("exit", rec.Exit).Msg("the run has ended")
+	h.log.Info().Str(fields.MessageID, fields.SessionEnded).Str("cause", rec.Cause).Str("signal", rec.Signal).Interface("exit", rec.Exit).Msg("the run has ended")
 	switch {
 	case rec.Cause == session.CauseTerm:
 		return 0

@@ -22,10 +22,13 @@ func Post(folder session.Folder, log zerolog.Logger) int {
 		log.Warn().Msg("no host has begun with this run, so there is nothing to record")
 		return 0
 	case err != nil:
-		log.Error().Err(err).Msg("the run folder is not usable")
+		log.Error().Str(fields.MessageID, fields.RunFolderBroken).Err(err).Msg("the run folder is not usable")
 		return ExitConfig
 	}
 	log = log.With().Str(fields.Run, started.Run).Logger()
+	if spec, err := folder.Load(); err == nil {
+		log = log.With().Str(fields.Ticket, spec.Identifier).Str(fields.Project, spec.Project).Logger()
+	}
 	if id := invocationID(); id == "" || id != started.InvocationID {
 		log.Warn().Msg("this is not the unit that the run was started by; its record is left alone")
 		return 0
@@ -34,7 +37,7 @@ func Post(folder session.Folder, log zerolog.Logger) int {
 	if errors.Is(err, domain.ErrNotFound) {
 		rec = hostless(folder, started)
 	} else if err != nil {
-		log.Error().Err(err).Msg("the record is not readable and is written anew")
+		log.Error().Str(fields.MessageID, fields.RunFolderBroken).Err(err).Msg("the record is not readable and is written anew")
 		rec = hostless(folder, started)
 	}
 	rec.ServiceResult, rec.ExitCode, rec.ExitStatus = os.Getenv("SERVICE_RESULT"), os.Getenv("EXIT_CODE"), os.Getenv("EXIT_STATUS")
@@ -48,7 +51,7 @@ func Post(folder session.Folder, log zerolog.Logger) int {
 		rec.Signal = "SIG" + strings.TrimPrefix(rec.ExitStatus, "SIG")
 	}
 	if err := folder.WriteRecord(rec); err != nil {
-		log.Error().Err(err).Msg("the record of the run's end is lost")
+		log.Error().Str(fields.MessageID, fields.RecordLost).Err(err).Msg("the record of the run's end is lost")
 		return ExitFailed
 	}
 	if spec, err := folder.Load(); err == nil {
