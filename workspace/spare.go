@@ -97,13 +97,24 @@ func (s spare) write() error {
 // open makes a complete spare an incomplete one for that reason, the lock first: so it is never taken for complete and
 // changed at once.
 func (s spare) open(reason string) error {
-	if err := renameio.WriteFile(filepath.Join(s.dir, "locked"), []byte(reason+"\n"), 0o600, renameio.WithTempDir(s.dir)); err != nil {
+	err := replace(s.dir, "locked", reason)
+	if err == nil {
+		err = os.Remove(filepath.Join(s.dir, spareMarker))
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("lock the spare worktree: %w", err)
 	}
-	if err := os.Remove(filepath.Join(s.dir, spareMarker)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("lock the spare worktree: %w", err)
+	return nil
+}
+
+// replace gives a file of git's another line. A process that dies leaves the old one or the new one. As with git's own
+// writes there, nobody waits for the disk: the ticket's marker, written last, does.
+func replace(dir, name, line string) error {
+	next := filepath.Join(dir, "gaia-"+name)
+	if err := os.WriteFile(next, []byte(line+"\n"), 0o644); err != nil {
+		return err
 	}
-	return syncDir(s.dir)
+	return os.Rename(next, filepath.Join(dir, name))
 }
 
 // differs says what shows that a spare is not exactly as it was made, "" if nothing does. Files that a power cut has
@@ -191,13 +202,12 @@ func (j *job) takeSpare(s spare, start string) (admin, error) {
 func (j *job) point(dir string) error {
 	link, err := readLine(filepath.Join(dir, "gitdir"))
 	if err == nil {
-		to := filepath.Join(filepath.Dir(filepath.Dir(link)), j.key, ".git")
-		err = renameio.WriteFile(filepath.Join(dir, "gitdir"), []byte(to+"\n"), 0o644, renameio.WithTempDir(dir))
+		err = replace(dir, "gitdir", filepath.Join(filepath.Dir(filepath.Dir(link)), j.key, ".git"))
 	}
 	if err != nil {
 		return fmt.Errorf("register the spare worktree at its new place: %w", err)
 	}
-	return syncDir(dir)
+	return nil
 }
 
 // settleSpare deals with a spare that was being taken for this ticket when its conductor died: one that was still at its

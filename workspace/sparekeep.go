@@ -158,7 +158,7 @@ func (k keeper) refresh(ctx context.Context, s spare, base string) error {
 	if err := k.asMade(ctx, s, false); err != nil {
 		return err
 	}
-	if err := s.open(spareLock); err != nil {
+	if err := errors.Join(s.open(spareLock), syncDir(s.dir)); err != nil {
 		return err
 	}
 	if _, err := k.call().run(ctx, "reset", "--hard", "--quiet", base); err != nil {
