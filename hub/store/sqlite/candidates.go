@@ -27,7 +27,7 @@ const queues = `SELECT s.value, t.value, a.value
 
 // The first page is small, since most claims take one of the first tickets; later ones grow.
 const (
-	firstPage = 2
+	firstPage = 1
 	lastPage  = 256
 )
 
