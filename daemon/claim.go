@@ -82,6 +82,9 @@ func (d *Conductor) whyPaused(ctx context.Context) string {
 	if err != nil {
 		return err.Error()
 	}
+	d.mu.Lock()
+	d.agents = agents
+	d.mu.Unlock()
 	if len(agents.Available) == 0 {
 		var why []string
 		for _, name := range slices.Sorted(maps.Keys(agents.Unavailable)) {
@@ -94,38 +97,40 @@ func (d *Conductor) whyPaused(ctx context.Context) string {
 
 const hooksNotTrusted = "hooks are not trusted: gaia conductor trust"
 
-// claim asks for work until the slots are full or nothing is left. It is part of the loop: what follows a claim is not.
-func (d *Conductor) claim(ctx context.Context) error {
+// claim asks for work until the slots are full or nothing is left, and reports whether there was any. It is part of the
+// loop: what follows a claim is not.
+func (d *Conductor) claim(ctx context.Context) (got bool, err error) {
 	for {
 		if ctx.Err() != nil || !d.mayClaim() {
-			return nil
+			return got, nil
 		}
 		if err := d.step("claiming"); err != nil {
-			return err
+			return got, err
 		}
 		more, err := d.claimOne(ctx)
 		if errors.Is(err, domain.ErrSuperseded) {
-			return ErrSuperseded
+			return got, ErrSuperseded
 		}
 		if err != nil {
 			d.cfg.Log.Warn().Err(err).Msg("claiming did not succeed and is tried again")
-			return nil
+			return got, nil
 		}
 		if !more {
-			return nil
+			return got, nil
 		}
+		got = true
 	}
 }
 
 // claimEagerly claims before the tick where a ticket has changed since the last one: most likely there is work, and what
-// the tick looks at first is as it was moments ago. Whatever it has not looked at yet, such as a crash, it is first to see.
-func (d *Conductor) claimEagerly(ctx context.Context) error {
+// the tick looks at before it claims is as the last one saw it. It reports whether there was any.
+func (d *Conductor) claimEagerly(ctx context.Context) (bool, error) {
 	d.mu.Lock()
-	eager := d.eager
+	eager := d.eager && d.whole
 	d.eager = false
 	d.mu.Unlock()
 	if !eager {
-		return nil
+		return false, nil
 	}
 	return d.claim(ctx)
 }
@@ -279,12 +284,9 @@ func (d *Conductor) offer(ctx context.Context) (domain.Offer, error) {
 	if err != nil {
 		return domain.Offer{}, err
 	}
-	agents, err := d.cfg.Machine.Agents(ctx)
-	if err != nil {
-		return domain.Offer{}, err
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	agents := d.agents
 	used := map[string]int{}
 	for _, r := range d.runs {
 		if r.takesSlot() {

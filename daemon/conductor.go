@@ -37,6 +37,7 @@ type Conductor struct {
 	hub        hubState
 	paused     string          // why nothing is claimed
 	blind      string          // why the sessions could not be listed
+	agents     Agents          // as the last tick found them
 	shas       map[string]bool // hooks that a run's base commit brought and nobody trusted
 	draining   bool            // as the hub last said
 	looked     bool            // units and folders have been listed together once
@@ -180,7 +181,10 @@ func (d *Conductor) Run(ctx context.Context) error {
 
 	ready := false
 	for {
-		err := d.claimEagerly(ctx)
+		got, err := d.claimEagerly(ctx)
+		if got {
+			d.sleep(ctx, breath) // the machine is needed for the dispatch
+		}
 		if err == nil {
 			err = d.tick(ctx)
 		}
@@ -274,6 +278,9 @@ func (d *Conductor) untilNext() time.Duration {
 	}
 	return max(next, 100*time.Millisecond)
 }
+
+// breath is how long a tick waits for a dispatch that has just begun. Most take no longer than that on a small tree.
+const breath = 250 * time.Millisecond
 
 // secondLook is how far apart two listings must be to count as two.
 const secondLook = 2 * time.Second

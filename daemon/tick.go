@@ -68,7 +68,8 @@ func (d *Conductor) tick(ctx context.Context) error {
 	d.whole = true
 	d.mu.Unlock()
 	defer d.keepSpares()
-	return d.claim(ctx)
+	_, err := d.claim(ctx)
+	return err
 }
 
 // scan reads which run folders are there. Folders of other conductors, and those whose end the hub knows, are not looked
