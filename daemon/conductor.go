@@ -183,7 +183,7 @@ func (d *Conductor) Run(ctx context.Context) error {
 	for {
 		got, err := d.claimEagerly(ctx)
 		if got {
-			d.sleep(ctx, breath) // the machine is needed for the dispatch
+			d.breathe(ctx)
 		}
 		if err == nil {
 			err = d.tick(ctx)
@@ -279,8 +279,15 @@ func (d *Conductor) untilNext() time.Duration {
 	return max(next, 100*time.Millisecond)
 }
 
-// breath is how long a tick waits for a dispatch that has just begun. Most take no longer than that on a small tree.
-const breath = 250 * time.Millisecond
+// breathe leaves the machine to a dispatch that has just begun, before the tick looks at everything: until it is done,
+// something else has happened, or as long as most take on a small tree. Nothing is decided by this time.
+func (d *Conductor) breathe(ctx context.Context) {
+	select {
+	case <-d.wakes:
+	case <-ctx.Done():
+	case <-time.After(250 * time.Millisecond):
+	}
+}
 
 // secondLook is how far apart two listings must be to count as two.
 const secondLook = 2 * time.Second
