@@ -261,10 +261,10 @@ func TestRunFolder(t *testing.T) {
 	t.Parallel()
 	p := pageNamed(t, "gaia-session(8)")
 	want := []string{"hook-NAME.log"}
-	for _, f := range []string{"../session/folder.go", "../daemon/files.go", "../session/host/host.go", "../agent/claude.go"} {
+	for _, f := range []string{"../session/folder.go", "../daemon/files.go", "../session/host/host.go", "../session/host/gate.go", "../agent/claude.go"} {
 		source, err := os.ReadFile(f)
 		require.NoError(t, err)
-		found := regexp.MustCompile(`(?m)^\s+[fF]ile[A-Z]\w+\s+= "([a-z.-]+)"`).FindAllStringSubmatch(string(source), -1)
+		found := regexp.MustCompile(`(?m)^(?:const)?\s*[fF]ile[A-Z]\w+\s+= "([a-z.-]+)"`).FindAllStringSubmatch(string(source), -1)
 		require.NotEmpty(t, found, f)
 		for _, m := range found {
 			want = append(want, m[1])
