@@ -343,11 +343,7 @@ func (d *doctor) delegated(list string) {
 
 func (d *doctor) linger(ctx context.Context) {
 	const check = "linger"
-	name := strconv.Itoa(d.UID)
-	if u, err := user.LookupId(name); err == nil {
-		name = u.Username
-	}
-	command := "loginctl enable-linger " + name
+	command := "loginctl enable-linger " + userName(d.UID)
 	switch on, err := d.Logind.Linger(ctx, d.UID); {
 	case errors.Is(err, units.ErrNoLogind):
 		d.add(check, Warn, "systemctl status systemd-logind", "whether agents survive your log-out could not be found out: %v", err)
@@ -367,9 +363,21 @@ func (d *doctor) linger(ctx context.Context) {
 	}
 }
 
+// userName is the name of a user, or the number where it has none.
+func userName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(uid)
+}
+
 func (d *doctor) journal(ctx context.Context) {
 	if err := d.Journal.Readable(ctx); err != nil {
-		d.add("journal", Warn, "sudo mkdir -p /var/log/journal && sudo systemctl restart systemd-journald", "gaia run logs shows nothing: %v", err)
+		mend := "sudo mkdir -p /var/log/journal && sudo systemctl restart systemd-journald"
+		if _, there := os.Stat("/var/log/journal"); there == nil {
+			mend = "sudo usermod --append --groups systemd-journal " + userName(d.UID) + ", then log in anew"
+		}
+		d.add("journal", Warn, mend, "gaia run logs shows nothing: %v", err)
 		return
 	}
 	d.add("journal", OK, "", "can be read")

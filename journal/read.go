@@ -246,12 +246,12 @@ func (r Reader) explain(err error) error {
 const journalFolder = "/var/log/journal"
 
 func (r Reader) noAccess(said string) error {
-	if said != "" {
-		said += "; "
+	group := "sudo usermod --append --groups systemd-journal " + userName(r.UID) + ", and log in anew"
+	if _, err := os.Stat(journalFolder); err != nil {
+		return fmt.Errorf("%w: %s; journald keeps a journal for each user only where %s is there: sudo mkdir -p %s && sudo systemctl restart systemd-journald; or become one who may read everybody's lines: %s",
+			ErrUnavailable, said, journalFolder, journalFolder, group)
 	}
-	return fmt.Errorf("%w: %sjournald keeps a journal for each user where %s is there, which makes it outlive a boot, too: sudo mkdir -p %s && sudo systemctl restart systemd-journald; "+
-		"who may read everybody's lines sees them without it: sudo usermod --append --groups systemd-journal %s, and log in anew",
-		ErrUnavailable, said, journalFolder, journalFolder, userName(r.UID))
+	return fmt.Errorf("%w: %s; either nothing was ever logged for you, or you may not read it: become one who may read everybody's lines: %s", ErrUnavailable, said, group)
 }
 
 func userName(uid int) string {

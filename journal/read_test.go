@@ -194,7 +194,7 @@ func TestWhatCannotBeRead(t *testing.T) {
 	}{
 		"not installed":         {"/nonexistent/journalctl", q, ErrUnavailable, []string{"apt-get install systemd"}},
 		"not installed, follow": {"/nonexistent/journalctl", Query{Any: q.Any, Follow: true}, ErrUnavailable, []string{"apt-get install systemd"}},
-		"no file":               {script(t, ""), q, ErrUnavailable, []string{"no journal that this user may read", "mkdir -p /var/log/journal", "systemd-journal"}},
+		"no file":               {script(t, ""), q, ErrUnavailable, []string{"no journal that this user may read", "usermod --append --groups systemd-journal"}},
 		"no file, follow":       {script(t, "case \"$*\" in *--follow*) exec sleep 1000;; esac\n"), Query{Any: q.Any, Follow: true}, ErrUnavailable, []string{"systemd-journal"}},
 		"permission denied":     {script(t, "echo 'No journal files were opened due to insufficient permissions.' >&2; exit 1"), q, ErrUnavailable, []string{"insufficient permissions", "usermod --append --groups systemd-journal"}},
 		"time":                  {script(t, "echo 'Failed to parse timestamp: x' >&2; exit 1"), q, ErrTime, []string{"Failed to parse timestamp: x; write it like 90m"}},

@@ -338,8 +338,10 @@ What the agent itself has printed is not in the journal: gaia run output`,
 		Example: `  gaia run logs 12 --follow
   gaia run logs SHOP-7 --since 2h
   gaia run logs --ticket SHOP-7 --priority warning -o json`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: a.completeFirst(a.runNames),
+		Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeFirst(func(ctx context.Context) []string {
+			return append(a.runNames(ctx), a.ticketNames(ctx)...)
+		}),
 	}
 	f := a.logFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
