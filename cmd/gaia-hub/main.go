@@ -52,9 +52,14 @@ By hand it listens by itself. Settings are in ~/.gaia/hub.toml; all have default
 	}
 	cmd.Flags().StringVar(&config, "config", "", "read this hub.toml instead of ~/.gaia/hub.toml")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log every request")
+	cmd.AddCommand(verifyCommand())
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetArgs(args)
 	if err := cmd.Execute(); err != nil {
+		if errors.Is(err, errLog) {
+			fmt.Fprintf(os.Stderr, "gaia-hub: %s\n", err)
+			return exitFailed
+		}
 		fmt.Fprintf(os.Stderr, "gaia-hub: %s\nTry: gaia-hub --help\n", err)
 		return exitUsage
 	}

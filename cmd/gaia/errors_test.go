@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -100,7 +101,11 @@ func TestAHubThatCannotWrite(t *testing.T) {
 // TestHubVerify: a whole log, one that was tampered with, and none.
 func TestHubVerify(t *testing.T) {
 	t.Parallel()
+	bin := t.TempDir()
+	out, err := exec.Command("go", "build", "-o", bin, "../gaia-hub").CombinedOutput()
+	require.NoError(t, err, "%s", out)
 	w := newWorld(t)
+	w.env["PATH"] = bin + ":" + w.env["PATH"]
 	require.Contains(t, w.fails(exitUsage, "hub", "verify"), "hub.db")
 	path := filepath.Join(w.env["GAIA_HOME"], "state", "hub.db")
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))

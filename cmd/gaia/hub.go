@@ -2,16 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"gaia/hub/events"
-	"gaia/hub/store/sqlite"
 	"gaia/internal/render"
 	"gaia/registry"
 )
@@ -100,15 +101,10 @@ journal when runs were finalised are anchors against a log whose end was cut off
 					return err
 				}
 			}
-			count, head, err := verifyLog(ctx, path)
+			v, err := a.verifyLog(ctx, path)
 			if err != nil {
 				return fmt.Errorf("verify %s: %w", path, err)
 			}
-			v := struct {
-				Database string `json:"database"`
-				Count    int64  `json:"count"`
-				Head     string `json:"head"`
-			}{path, count, hex.EncodeToString(head[:])}
 			return a.print(render.Value{Data: v, Names: []string{v.Head}, Table: func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "%d entries, head %s: whole\n", v.Count, v.Head)
 				return err
@@ -135,14 +131,51 @@ func hubDatabase(home registry.Home) (string, error) {
 	return path, nil
 }
 
-func verifyLog(ctx context.Context, path string) (int64, [32]byte, error) {
+// logView is a verified event log, as gaia-hub verify prints it.
+type logView struct {
+	Database string `json:"database"`
+	Count    int64  `json:"count"`
+	Head     string `json:"head"`
+}
+
+// verifyLog has the hub's own program read the database: it knows the form, and no other program opens the file.
+func (a *app) verifyLog(ctx context.Context, path string) (logView, error) {
 	if _, err := os.Stat(path); err != nil {
-		return 0, [32]byte{}, usageError{err}
+		return logView{}, usageError{err}
 	}
-	log, err := sqlite.OpenLog(ctx, path)
+	program, err := a.hubProgram()
 	if err != nil {
-		return 0, [32]byte{}, err
+		return logView{}, err
 	}
-	defer log.Close()
-	return events.Verify(ctx, events.Reader(ctx, log))
+	cmd := exec.CommandContext(ctx, program, "verify", "--", path)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		if said := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "gaia-hub: "); said != "" {
+			err = errors.New(said)
+		}
+		return logView{}, err
+	}
+	var v logView
+	if err := json.Unmarshal(out, &v); err != nil {
+		return logView{}, fmt.Errorf("read what %s found: %w", program, err)
+	}
+	return v, nil
+}
+
+// hubProgram is the gaia-hub that belongs to this program, else the one in PATH.
+func (a *app) hubProgram() (string, error) {
+	const name = "gaia-hub"
+	bin, err := self()
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range append([]string{bin}, filepath.SplitList(a.getenv("PATH"))...) {
+		path := filepath.Join(dir, name)
+		if st, err := os.Stat(path); err == nil && filepath.IsAbs(path) && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", usagef("%s is neither in %s nor in PATH: install it beside gaia", name, bin)
 }
