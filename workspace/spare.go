@@ -40,6 +40,7 @@ type spare struct {
 	admin
 	Base     string      `json:"base"`     // the commit that it is checked out at
 	Settings string      `json:"settings"` // what else has decided what its files are
+	Print    string      `json:"print"`    // of all files, when git had found them right
 	MadeAt   domain.Time `json:"made_at"`
 }
 
@@ -128,7 +129,24 @@ func (s spare) differs(ctx context.Context) (string, error) {
 	if op, err := unfinished(s.dir); op != "" || err != nil {
 		return "a " + op + " was begun in it", err
 	}
-	return s.status(ctx, "0")
+	if now, err := s.print(ctx); err == nil && now == s.Print {
+		return "", nil
+	}
+	return s.status(ctx, "0") // which knows what the change means, if anything
+}
+
+// print identifies the state of all files, and of what git keeps for the worktree alone.
+func (s spare) print(ctx context.Context) (string, error) {
+	head, err := readLine(filepath.Join(s.dir, "HEAD"))
+	if err != nil || head != s.Base {
+		return "", fmt.Errorf("HEAD is at %s: %w", head, domain.ErrConflict)
+	}
+	index, err := os.Stat(filepath.Join(s.dir, "index"))
+	if err != nil {
+		return "", err
+	}
+	files, err := fingerprint(ctx, s.path)
+	return fmt.Sprintf("%s %d %d", files, index.Size(), index.ModTime().UnixNano()), err
 }
 
 // status is git's part of differs. optionalLocks says whether git may write down in the index what it has seen.

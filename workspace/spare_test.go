@@ -186,6 +186,14 @@ func TestChangedSpare(t *testing.T) {
 			require.NoError(f.t, os.Remove(filepath.Join(s.path, "README.md")))
 			return nil
 		},
+		"written in place": func(f *fixture, s spare) func() {
+			name := filepath.Join(s.path, "README.md")
+			st, err := os.Stat(name)
+			require.NoError(f.t, err)
+			f.write(s.path, "README.md", "SHOP\n") // the same size, and the same time
+			require.NoError(f.t, os.Chtimes(name, st.ModTime(), st.ModTime()))
+			return nil
+		},
 		"emptied file": func(f *fixture, s spare) func() { f.write(s.path, "README.md", ""); return nil },
 		"commit":       func(f *fixture, s spare) func() { f.commit(s.path, "work"); return nil },
 		"branch":       func(f *fixture, s spare) func() { f.git(s.path, "switch", "-q", "-c", "work"); return nil },
@@ -232,6 +240,23 @@ func TestChangedSpare(t *testing.T) {
 			require.Equal(t, before, list())
 		})
 	}
+}
+
+// What changes no file is no reason to leave a spare alone.
+func TestTouchedSpare(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	s := f.keep(1)
+	require.NotEmpty(t, s.Print)
+	now, err := s.print(ctx)
+	require.NoError(t, err)
+	require.Equal(t, s.Print, now)
+	require.NoError(t, os.Chtimes(filepath.Join(s.path, "README.md"), time.Time{}, time.Now().Add(-time.Hour)))
+	now, err = s.print(ctx)
+	require.NoError(t, err)
+	require.NotEqual(t, s.Print, now)
+	f.isWhole(f.ensure("SHOP-1", "run-1"), "gaia/SHOP-1", s.Base)
+	require.Empty(t, f.sparePaths())
 }
 
 // What a crash left of the making is made again, and what somebody put there is saved before.

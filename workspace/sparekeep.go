@@ -177,6 +177,10 @@ func (k keeper) complete(ctx context.Context, s spare) error {
 		return context.Cause(ctx)
 	case <-time.After(k.racy):
 	}
+	before, err := fingerprint(ctx, s.path)
+	if err != nil {
+		return err
+	}
 	why, err := s.status(ctx, "1")
 	if err != nil {
 		return err
@@ -186,6 +190,9 @@ func (k keeper) complete(ctx context.Context, s spare) error {
 		k.setUnclean(s.Base + s.Settings)
 		return errors.Join(fmt.Errorf("no spare worktree is kept of %s: it would not be clean, even right after its checkout (%s)", short(s.Base), why),
 			k.clear(ctx))
+	}
+	if s.Print, err = s.print(ctx); err != nil || !strings.HasPrefix(s.Print, before) {
+		s.Print = "" // git is asked at the claim, since it may not have seen what is there now
 	}
 	s.MadeAt = domain.At(time.Now())
 	if err := s.write(); err != nil {
