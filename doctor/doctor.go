@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -240,10 +241,10 @@ func before(major, minor int, least [2]int) bool {
 	return major < least[0] || major == least[0] && minor < least[1]
 }
 
-var versionForm = regexp.MustCompile(`(\d+)\.(\d+)`)
+var versionForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+)\.(\d+)`) })
 
 func gitVersion(out string) (major, minor int, ok bool) {
-	m := versionForm.FindStringSubmatch(out)
+	m := versionForm().FindStringSubmatch(out)
 	if m == nil {
 		return 0, 0, false
 	}

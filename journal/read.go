@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -56,12 +57,12 @@ const (
 	endTime = 5 * time.Second
 )
 
-var span = regexp.MustCompile(`^(?:\d+(?:\.\d+)?\s*[a-zA-Z]+\s*)+$`)
+var span = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:\d+(?:\.\d+)?\s*[a-zA-Z]+\s*)+$`) })
 
 // ParseTime turns a time as people write it into one that journalctl understands. It has words of its own ("today",
 // "-2h", "10 min ago", "2026-12-01 14:30"); added are a length such as 90m or 2d, which means that long ago, and RFC 3339.
 func ParseTime(s string) string {
-	if span.MatchString(s) {
+	if span().MatchString(s) {
 		return "-" + s
 	}
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 	"unicode"
 
@@ -20,9 +21,11 @@ import (
 //go:embed templates/*.in
 var templateFiles embed.FS
 
-var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"program": program, "env": environmentLine,
-}).ParseFS(templateFiles, "templates/*.in"))
+var templates = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{
+		"program": program, "env": environmentLine,
+	}).ParseFS(templateFiles, "templates/*.in"))
+})
 
 // Paths says where an installation lives, as far as unit files need it.
 type Paths struct {
@@ -67,7 +70,7 @@ func Files(n Names, p Paths) map[string][]byte {
 		{"slice.in", n.Slice()},
 	} {
 		var b bytes.Buffer
-		if err := templates.ExecuteTemplate(&b, f.template, data); err != nil {
+		if err := templates().ExecuteTemplate(&b, f.template, data); err != nil {
 			panic(err) // the templates are part of the program, and writing to memory does not fail
 		}
 		out[f.name] = sealed(b.Bytes())
