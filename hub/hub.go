@@ -57,14 +57,14 @@ type Hub struct {
 	log    zerolog.Logger
 
 	mu      sync.Mutex
-	changed chan struct{}    // closed when the log has grown
-	awake   domain.Time      // since when the hub has been up and awake without a break
-	last    reading          // of the clocks, at the last sweep
-	refused bool             // a write was refused for lack of a usable store since leases last started anew
-	asked   map[string]asked // by conductor id: its last claim
-	tokens  map[[32]byte]auth.Principal
-	tokened int           // how often tokens was emptied
-	swept   time.Duration // when stored answers were last dropped, on the monotonic clock
+	changed chan struct{}               // closed when the log has grown
+	awake   domain.Time                 // since when the hub has been up and awake without a break
+	last    reading                     // of the clocks, at the last sweep
+	refused bool                        // a write was refused for lack of a usable store since leases last started anew
+	asked   map[string]asked            // by conductor id: its last claim
+	tokens  map[[32]byte]auth.Principal // by SHA-256 of a token: whose it is
+	tokened int                         // how often tokens was emptied by a registration
+	swept   time.Duration               // when stored answers were last dropped, on the monotonic clock
 }
 
 // New returns a hub; call Open before it serves.
