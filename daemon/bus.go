@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,8 @@ import (
 	"github.com/godbus/dbus/v5"
 	"github.com/godbus/dbus/v5/introspect"
 	"github.com/godbus/dbus/v5/prop"
+
+	"gaia/domain"
 )
 
 // BusObject is the conductor as the session bus shows it: what is local and live, for people and desktop tools. Nothing
@@ -45,7 +48,8 @@ func NewBusObject(d *Conductor, prefix, name, runtimeDir, address string) *BusOb
 	return &BusObject{conductor: d, prefix: prefix, name: name, address: address}
 }
 
-func (b *BusObject) iface() string { return "org." + b.prefix + ".Conductor1" }
+func busInterface(prefix string) string { return "org." + prefix + ".Conductor1" }
+
 func (b *BusObject) path() dbus.ObjectPath {
 	return dbus.ObjectPath("/org/" + b.prefix + "/Conductor1")
 }
@@ -84,21 +88,14 @@ func (b *BusObject) serve(ctx context.Context, up func()) error {
 	if err := conn.Hello(); err != nil {
 		return fmt.Errorf("session bus: %w", err)
 	}
+	changes := &queue{ready: make(chan struct{}, 1)}
+	now, forget := b.conductor.onStatus(changes.put)
+	defer forget()
 	// Everything is exported before the name is asked for: a client that is woken by the name finds the whole object.
-	signals := &signaller{conn: conn, iface: b.iface(), path: b.path()}
-	props, err := b.export(conn)
-	if err != nil {
+	props := &busProperties{iface: busInterface(b.prefix), values: values(now)}
+	if err := b.export(conn, props); err != nil {
 		return err
 	}
-	update := make(chan Status, 1)
-	forget := b.conductor.onStatus(func(s Status) {
-		select {
-		case <-update:
-		default:
-		}
-		update <- s
-	})
-	defer forget()
 	reply, err := conn.RequestName(b.name, dbus.NameFlagDoNotQueue)
 	if err != nil {
 		return fmt.Errorf("asking for the name %s: %w", b.name, err)
@@ -107,8 +104,6 @@ func (b *BusObject) serve(ctx context.Context, up func()) error {
 		return fmt.Errorf("the name %s is taken by another process", b.name)
 	}
 	up()
-	shown := b.conductor.Status()
-	b.show(props, shown)
 	for {
 		select {
 		case <-ctx.Done():
@@ -116,77 +111,124 @@ func (b *BusObject) serve(ctx context.Context, up func()) error {
 			return ctx.Err()
 		case <-conn.Context().Done():
 			return errors.New("the session bus has gone away")
-		case s := <-update:
-			b.show(props, s)
-			signals.compare(shown.Runs, s.Runs)
-			shown = s
+		case <-changes.ready:
+			if c, ok := changes.take(); ok {
+				b.tell(conn, props, c)
+			}
 		}
 	}
 }
 
-func (b *BusObject) export(conn *dbus.Conn) (*prop.Properties, error) {
-	props, err := prop.Export(conn, b.path(), prop.Map{b.iface(): b.properties(b.conductor.Status())})
-	if err != nil {
-		return nil, fmt.Errorf("exporting the properties: %w", err)
+// tell signals a change. The properties come first, so that whoever is woken by a signal reads what it is about. Nobody
+// has to hear any of it, and the bus may be gone: errors are dropped.
+func (b *BusObject) tell(conn *dbus.Conn, props *busProperties, c change) {
+	iface := busInterface(b.prefix)
+	if changed := props.set(values(c.Status)); len(changed) > 0 {
+		_ = conn.Emit(b.path(), propertiesIface+".PropertiesChanged", iface, changed, []string{})
 	}
-	if err := conn.Export(busMethods{b.conductor}, b.path(), b.iface()); err != nil {
-		return nil, fmt.Errorf("exporting the methods: %w", err)
+	for _, r := range c.began {
+		_ = conn.Emit(b.path(), iface+".RunStarted", uint32(r.Number), text(r.ID), text(r.Ticket), text(r.Unit))
 	}
+	for _, r := range c.ended {
+		_ = conn.Emit(b.path(), iface+".RunEnded", uint32(r.Number), text(r.ID), text(r.Ticket), text(r.State), text(r.Reason))
+	}
+}
+
+// queue keeps what has changed until the bus takes it: the latest status, and every run that has come or gone.
+type queue struct {
+	ready chan struct{} // holds at most one
+
+	mu      sync.Mutex
+	full    bool
+	waiting change
+}
+
+func (q *queue) put(c change) {
+	q.mu.Lock()
+	c.began, c.ended = append(q.waiting.began, c.began...), append(q.waiting.ended, c.ended...)
+	q.waiting, q.full = c, true
+	q.mu.Unlock()
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) take() (change, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	c, ok := q.waiting, q.full
+	q.waiting, q.full = change{}, false
+	return c, ok
+}
+
+func (b *BusObject) export(conn *dbus.Conn, props *busProperties) error {
 	node := &introspect.Node{
 		Name:       string(b.path()),
-		Interfaces: []introspect.Interface{introspect.IntrospectData, prop.IntrospectData, b.describe()},
+		Interfaces: []introspect.Interface{introspect.IntrospectData, prop.IntrospectData, describe(b.prefix)},
 	}
-	if err := conn.Export(introspect.NewIntrospectable(node), b.path(), "org.freedesktop.DBus.Introspectable"); err != nil {
-		return nil, fmt.Errorf("exporting the description: %w", err)
+	for iface, object := range map[string]any{
+		busInterface(b.prefix):                busMethods{b.conductor, b.prefix},
+		propertiesIface:                       props,
+		"org.freedesktop.DBus.Introspectable": introspect.NewIntrospectable(node),
+	} {
+		if err := conn.Export(object, b.path(), iface); err != nil {
+			return fmt.Errorf("exporting the interface %s: %w", iface, err)
+		}
 	}
-	return props, nil
+	return nil
 }
 
 // BusDescription returns the description of the interface that every conductor has on the bus, in the format of D-Bus
 // introspection; the running objects answer with the same.
 func BusDescription(prefix string) ([]byte, error) {
-	b := &BusObject{prefix: prefix}
-	text, err := xml.MarshalIndent(introspect.Node{Interfaces: []introspect.Interface{b.describe()}}, "", "  ")
+	text, err := xml.MarshalIndent(introspect.Node{Interfaces: []introspect.Interface{describe(prefix)}}, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("describing the interface %s: %w", b.iface(), err)
+		return nil, fmt.Errorf("describing the interface %s: %w", busInterface(prefix), err)
 	}
 	doctype := strings.NewReplacer("\n\t", "\n").Replace(introspect.IntrospectDeclarationString)
 	return slices.Concat([]byte(strings.TrimPrefix(doctype, "\n")), text, []byte("\n")), nil
 }
 
 // describe returns the interface in a fixed order.
-func (b *BusObject) describe() introspect.Interface {
+func describe(prefix string) introspect.Interface {
+	arg := func(name, kind, direction string) introspect.Arg {
+		return introspect.Arg{Name: name, Type: kind, Direction: direction}
+	}
 	d := introspect.Interface{
-		Name: b.iface(),
+		Name: busInterface(prefix),
 		Methods: []introspect.Method{
 			{Name: "Tick"},
 			{Name: "Drain"},
 			{Name: "Resume"},
 			{Name: "Reload"},
-			{Name: "ListRuns", Args: []introspect.Arg{{Name: "runs", Type: busRunsSignature, Direction: "out"}}},
-			{Name: "StopRun", Args: []introspect.Arg{{Name: "run", Type: "s", Direction: "in"}}},
+			{Name: "ListRuns", Args: []introspect.Arg{arg("runs", signature([]busRun{}), "out")}},
+			{Name: "StopRun", Args: []introspect.Arg{arg("run", "s", "in")}},
 		},
 		Signals: []introspect.Signal{
-			{Name: "RunStarted", Args: []introspect.Arg{{Name: "number", Type: "u"}, {Name: "id", Type: "s"}, {Name: "ticket", Type: "s"}}},
-			{Name: "RunEnded", Args: []introspect.Arg{{Name: "number", Type: "u"}, {Name: "id", Type: "s"}, {Name: "ticket", Type: "s"}}},
+			{Name: "RunStarted", Args: []introspect.Arg{arg("number", "u", ""), arg("id", "s", ""), arg("ticket", "s", ""), arg("unit", "s", "")}},
+			{Name: "RunEnded", Args: []introspect.Arg{
+				arg("number", "u", ""), arg("id", "s", ""), arg("ticket", "s", ""), arg("state", "s", ""), arg("reason", "s", ""),
+			}},
 		},
 	}
-	properties := b.properties(Status{})
-	for _, name := range slices.Sorted(maps.Keys(properties)) {
-		d.Properties = append(d.Properties, properties[name].Introspection(name))
+	all := values(Status{})
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		p := introspect.Property{Name: name, Type: signature(all[name]), Access: "read"}
+		emits := "true"
+		if constant[name] {
+			emits = "const"
+		}
+		p.Annotations = []introspect.Annotation{{Name: "org.freedesktop.DBus.Property.EmitsChangedSignal", Value: emits}}
+		d.Properties = append(d.Properties, p)
 	}
 	return d
 }
 
-const busRunsSignature = "a(usssss)"
+func signature(v any) string { return dbus.SignatureOf(v).String() }
 
-func (b *BusObject) properties(s Status) map[string]*prop.Prop {
-	out := map[string]*prop.Prop{}
-	for name, value := range values(s) {
-		out[name] = &prop.Prop{Value: value, Emit: prop.EmitTrue}
-	}
-	return out
-}
+// constant are the properties that stay what they are for as long as the object is there.
+var constant = map[string]bool{"MachineId": true, "Project": true, "Version": true}
 
 func values(s Status) map[string]any {
 	return map[string]any{
@@ -208,50 +250,87 @@ func busRuns(runs []RunStatus) []busRun {
 	return out
 }
 
-// show sets the properties that have changed; each change is signalled.
-func (b *BusObject) show(props *prop.Properties, s Status) {
-	for name, value := range values(s) {
-		if have, err := props.Get(b.iface(), name); err == nil && have.String() == dbus.MakeVariant(value).String() {
-			continue
-		}
-		props.SetMust(b.iface(), name, value)
-	}
-}
+const propertiesIface = "org.freedesktop.DBus.Properties"
 
-// signaller tells of runs that have begun or ended.
-type signaller struct {
-	conn  *dbus.Conn
+// busProperties are the properties of the object. A change of several is one change, for GetAll and in the signal: a run
+// and the load that it makes are never seen one without the other, which package prop does not offer.
+type busProperties struct {
 	iface string
-	path  dbus.ObjectPath
+
+	mu     sync.Mutex
+	values map[string]any
 }
 
-func (s *signaller) compare(before, after []RunStatus) {
-	index := func(runs []RunStatus) map[string]RunStatus {
-		m := map[string]RunStatus{}
-		for _, r := range runs {
-			m[r.ID] = r
-		}
-		return m
-	}
-	old, now := index(before), index(after)
-	for id, r := range now {
-		if _, ok := old[id]; !ok {
-			s.emit("RunStarted", r)
+// set takes over all values and returns those that are new.
+func (p *busProperties) set(values map[string]any) map[string]dbus.Variant {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	changed := map[string]dbus.Variant{}
+	for name, v := range values {
+		if !reflect.DeepEqual(p.values[name], v) {
+			changed[name] = dbus.MakeVariant(v)
 		}
 	}
-	for id, r := range old {
-		if _, ok := now[id]; !ok {
-			s.emit("RunEnded", r)
-		}
-	}
+	p.values = values
+	return changed
 }
 
-func (s *signaller) emit(name string, r RunStatus) {
-	_ = s.conn.Emit(s.path, s.iface+"."+name, uint32(r.Number), text(r.ID), text(r.Ticket)) // a hint; the property is the truth
+// Get implements org.freedesktop.DBus.Properties.
+func (p *busProperties) Get(iface, name string) (dbus.Variant, *dbus.Error) {
+	all, err := p.GetAll(iface)
+	if err != nil {
+		return dbus.Variant{}, err
+	}
+	v, ok := all[name]
+	if !ok {
+		return v, busError("org.freedesktop.DBus.Error.UnknownProperty", "there is no property "+name)
+	}
+	return v, nil
 }
+
+// GetAll implements org.freedesktop.DBus.Properties.
+func (p *busProperties) GetAll(iface string) (map[string]dbus.Variant, *dbus.Error) {
+	if iface != p.iface && iface != "" {
+		return nil, busError("org.freedesktop.DBus.Error.UnknownInterface", "there are no properties of "+iface)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make(map[string]dbus.Variant, len(p.values))
+	for name, v := range p.values {
+		out[name] = dbus.MakeVariant(v)
+	}
+	return out, nil
+}
+
+// Set implements org.freedesktop.DBus.Properties.
+func (p *busProperties) Set(iface, name string, _ dbus.Variant) *dbus.Error {
+	if _, err := p.Get(iface, name); err != nil {
+		return err
+	}
+	return busError("org.freedesktop.DBus.Error.PropertyReadOnly", name+" can only be read")
+}
+
+func busError(name, message string) *dbus.Error { return dbus.NewError(name, []any{text(message)}) }
+
+// The errors of the methods, below the interface's name.
+const (
+	errNoSuchRun      = "NoSuchRun"
+	errAmbiguousRun   = "AmbiguousRun"
+	errConfigRefused  = "ConfigRefused"
+	errHubUnreachable = "HubUnreachable"
+	errHubRefused     = "HubRefused"
+	errFailed         = "Failed"
+)
 
 // busMethods are what may be called over the bus.
-type busMethods struct{ conductor *Conductor }
+type busMethods struct {
+	conductor *Conductor
+	prefix    string
+}
+
+func (m busMethods) failure(name string, err error) *dbus.Error {
+	return busError(busInterface(m.prefix)+".Error."+name, err.Error())
+}
 
 // Tick asks for a tick now.
 func (m busMethods) Tick() *dbus.Error { m.conductor.Wake(); return nil }
@@ -265,15 +344,24 @@ func (m busMethods) Resume() *dbus.Error { return m.drain(false) }
 func (m busMethods) drain(draining bool) *dbus.Error {
 	ctx, cancel := context.WithTimeout(context.Background(), callDeadline)
 	defer cancel()
-	if err := m.conductor.cfg.Drain(ctx, draining); err != nil {
-		return dbus.MakeFailedError(err)
+	err := m.conductor.cfg.Drain(ctx, draining)
+	switch {
+	case errors.Is(err, domain.ErrUnreachable), errors.Is(err, context.DeadlineExceeded):
+		return m.failure(errHubUnreachable, err)
+	case err != nil:
+		return m.failure(errHubRefused, err)
 	}
 	m.conductor.Wake() // the next heartbeat's answer says so
 	return nil
 }
 
-// Reload reads conductor.toml again. A refusal is in Status.
-func (m busMethods) Reload() *dbus.Error { m.conductor.Reload(); return nil }
+// Reload reads conductor.toml again.
+func (m busMethods) Reload() *dbus.Error {
+	if err := m.conductor.Reload(); err != nil {
+		return m.failure(errConfigRefused, err)
+	}
+	return nil
+}
 
 // ListRuns returns what the property Runs holds.
 func (m busMethods) ListRuns() ([]busRun, *dbus.Error) {
@@ -282,37 +370,14 @@ func (m busMethods) ListRuns() ([]busRun, *dbus.Error) {
 
 // StopRun ends a run of this conductor, named by number, run id, ticket or unit; its ticket is held.
 func (m busMethods) StopRun(which string) *dbus.Error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopDeadline)
-	defer cancel()
-	if err := m.conductor.StopRun(ctx, which); err != nil {
-		return dbus.MakeFailedError(err)
+	err := m.conductor.StopRun(which)
+	switch {
+	case errors.Is(err, domain.ErrNotFound):
+		return m.failure(errNoSuchRun, err)
+	case errors.Is(err, domain.ErrConflict):
+		return m.failure(errAmbiguousRun, err)
+	case err != nil:
+		return m.failure(errFailed, err)
 	}
 	return nil
-}
-
-// onStatus has fn called at each change of the status, from whoever makes it, until the returned function is called.
-func (d *Conductor) onStatus(fn func(Status)) (forget func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	w := &watcher{fn: fn}
-	d.watchers[w] = true
-	return func() {
-		d.mu.Lock()
-		delete(d.watchers, w)
-		d.mu.Unlock()
-		w.mu.Lock() // after this no call is under way
-		w.fn = func(Status) {}
-		w.mu.Unlock()
-	}
-}
-
-type watcher struct {
-	mu sync.Mutex
-	fn func(Status)
-}
-
-func (w *watcher) tell(s Status) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.fn(s)
 }

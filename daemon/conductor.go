@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"gaia/domain"
 	"gaia/internal/log"
 	"gaia/session"
@@ -44,6 +42,7 @@ type Conductor struct {
 	adopted    bool            // hub, units and folders have been listed together once
 	whole      bool            // the last tick has seen everything
 	eager      bool            // a ticket has changed since the last tick
+	ready      bool            // the service manager has been told
 	over       bool            // superseded
 	stopping   bool
 	ticked     time.Duration   // Mono, when the last tick began
@@ -53,7 +52,12 @@ type Conductor struct {
 	pinged     time.Duration // Mono
 	warned     bool          // the step at stepAt has been complained about
 	status     Status
-	watchers   map[*watcher]bool
+	settled    []RunStatus // runs that were closed since the status was last composed, as they ended
+
+	// showing is held while a status is composed and told, so that each listener hears every change, and in order. It is
+	// taken before mu.
+	showing  sync.Mutex
+	watchers map[*func(change)]bool
 
 	spares  spares
 	commits commitCache
@@ -121,7 +125,14 @@ type Status struct {
 // RunStatus is one run of Status.
 type RunStatus struct {
 	ID, Ticket, State, Session, Unit string
+	Reason                           string // why it ended, "" for one that has not
 	Number                           int
+}
+
+// change is a new status, and what has become of runs since the one before.
+type change struct {
+	Status
+	began, ended []RunStatus
 }
 
 // New returns a conductor that has done nothing yet.
@@ -135,7 +146,7 @@ func New(cfg Config) (*Conductor, error) {
 	}
 	d := &Conductor{
 		cfg: cfg, settings: cfg.Settings, wakes: make(chan struct{}, 1),
-		runs: map[string]*run{}, foreign: map[string]bool{}, unreadable: map[string]bool{}, damaged: map[string]bool{}, shas: map[string]bool{}, watchers: map[*watcher]bool{},
+		runs: map[string]*run{}, foreign: map[string]bool{}, unreadable: map[string]bool{}, damaged: map[string]bool{}, shas: map[string]bool{}, watchers: map[*func(change)]bool{},
 	}
 	d.met = make(chan struct{})
 	d.meet = sync.OnceFunc(func() { close(d.met) })
@@ -179,7 +190,6 @@ func (d *Conductor) Run(ctx context.Context) error {
 	background.Go(func() { d.followEvents(hints) })
 	background.Go(func() { d.watchStep(hints) })
 
-	ready := false
 	for {
 		got, err := d.claimEagerly(ctx)
 		if got {
@@ -191,8 +201,7 @@ func (d *Conductor) Run(ctx context.Context) error {
 		if errors.Is(err, ErrSuperseded) {
 			return d.supersede()
 		}
-		if err == nil && !ready && d.mayBeReady() && ctx.Err() == nil {
-			ready = true
+		if err == nil && ctx.Err() == nil && d.becomesReady() {
 			d.cfg.Notify("READY=1\nSTATUS=" + d.Status().Text)
 			d.cfg.Log.Info().Str(log.MessageID, log.ConductorReady).Msg("ready: " + d.Status().Text)
 		}
@@ -203,11 +212,15 @@ func (d *Conductor) Run(ctx context.Context) error {
 	}
 }
 
-// mayBeReady: a conductor without a hub is ready when it has seen all that is here.
-func (d *Conductor) mayBeReady() bool {
+// becomesReady reports, once, that the conductor is ready. One without a hub is when it has seen all that is here.
+func (d *Conductor) becomesReady() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.hub.registered || d.looked
+	if d.ready || !d.hub.registered && !d.looked {
+		return false
+	}
+	d.ready = true
+	return true
 }
 
 // wait returns when something has happened, or it is time for the next tick. It shows signs of life meanwhile: to wait
@@ -417,6 +430,7 @@ func (d *Conductor) supersede() error {
 	d.cfg.Log.Error().Str(log.MessageID, log.Superseded).Msg("superseded: another process has registered as " + d.cfg.MachineID + "; this one claims nothing more, leaves its runs running and exits")
 	d.cfg.Notify("STOPPING=1\nSTATUS=" + d.Status().Text)
 	d.endWork()
+	d.needTime(partingDeadline)
 	d.awaitWorkers()
 	return ErrSuperseded
 }
@@ -430,17 +444,25 @@ func (d *Conductor) stop() error {
 	d.setStatus()
 	d.cfg.Notify("STOPPING=1\nSTATUS=" + d.Status().Text)
 	d.endWork()
+	d.needTime(partingDeadline)
 	d.awaitWorkers()
-
-	undoCtx, cancel := context.WithTimeout(context.Background(), partingDeadline)
-	defer cancel()
-	for _, r := range d.inFlight() {
-		if err := d.undo(undoCtx, r, "the conductor was stopped before the agent was started"); err != nil {
-			d.runLog(r).Warn().Err(err).Msg("a claim could not be taken back; the next start goes on with it")
+	if claims := d.inFlight(); len(claims) > 0 {
+		d.needTime(undoDeadline)
+		ctx, cancel := context.WithTimeout(context.Background(), undoDeadline)
+		defer cancel()
+		var undone sync.WaitGroup
+		for _, r := range claims {
+			undone.Go(func() {
+				if err := d.undo(ctx, r, "the conductor was stopped before the agent was started"); err != nil {
+					d.runLog(r).Warn().Err(err).Msg("a claim could not be taken back; the next start goes on with it")
+				}
+			})
 		}
+		undone.Wait()
 	}
 	if d.registered() {
 		// Its own time: a claim that is slow to be taken back must not cost the running agents their leases.
+		d.needTime(partingDeadline)
 		ctx, cancel := context.WithTimeout(context.Background(), partingDeadline)
 		defer cancel()
 		if err := d.cfg.Remote.Parting(ctx); err != nil {
@@ -449,6 +471,12 @@ func (d *Conductor) stop() error {
 	}
 	d.cfg.Log.Info().Str(log.MessageID, log.ConductorStopped).Msg("stopped; the runs go on without the conductor")
 	return nil
+}
+
+// needTime tells the service manager that this part of the stop may take so long, whatever TimeoutStopSec= was set to: cut
+// short, it would cost agents their leases.
+func (d *Conductor) needTime(t time.Duration) {
+	d.cfg.Notify(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", (t + time.Second).Microseconds()))
 }
 
 // awaitWorkers waits until the workers have heard that they are to end. One that does not hear it must not keep the process
@@ -500,13 +528,17 @@ func (d *Conductor) undo(ctx context.Context, r *run, note string) error {
 
 // condemn writes down that a run is to fail and how, then ends its session. The order makes the reason survive a crash.
 func (d *Conductor) condemn(ctx context.Context, r *run, verdict domain.Failure) error {
-	if err := writeFile(r.folder, fileVerdict, verdict); err != nil {
-		return err
-	}
-	if err := r.folder.MarkStopping(); err != nil {
+	if err := sentence(r.folder, verdict); err != nil {
 		return err
 	}
 	return d.cfg.Executor.Stop(ctx, r.id)
+}
+
+func sentence(folder session.Folder, verdict domain.Failure) error {
+	if err := writeFile(folder, fileVerdict, verdict); err != nil {
+		return err
+	}
+	return folder.MarkStopping()
 }
 
 func (d *Conductor) registered() bool { d.mu.Lock(); defer d.mu.Unlock(); return d.hub.registered }
@@ -543,82 +575,161 @@ func (d *Conductor) confirmedLocked(r *run) bool {
 	return d.cfg.Clock.Boot() < max(from, r.leaseFrom)+ttl
 }
 
-// Reload takes over new settings, or keeps the last good ones and says why.
-func (d *Conductor) Reload() {
-	d.cfg.Notify(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonicMicroseconds()))
-	if d.cfg.Reload != nil {
-		s, err := d.cfg.Reload()
-		if err == nil && s.MaxParallel < 1 {
-			err = fmt.Errorf("max_parallel is %d and must be at least 1", s.MaxParallel)
-		}
-		d.mu.Lock()
-		if err == nil && s.Project != d.settings.Project {
-			err = fmt.Errorf("the project has changed from %s to %s; that needs a restart", d.settings.Project, s.Project)
-		}
-		d.reload = err
-		if err == nil {
-			d.settings = s.withDefaults()
-			d.hub.registered = false // so that the hub hears of it
-		}
-		d.mu.Unlock()
-		if err != nil {
-			d.cfg.Log.Error().Str(log.MessageID, log.ConfigRefused).Err(err).Msg("the new configuration is refused; the last good one stays in force")
-		} else {
-			d.cfg.Log.Info().Str(log.MessageID, log.ConfigReloaded).Msg("configuration reloaded")
-		}
+// Reload takes over new settings, or keeps the last good ones and returns why. The service manager and the status are told, too.
+func (d *Conductor) Reload() error {
+	d.mu.Lock()
+	up := d.ready && !d.stopping // else there is nothing to go back to
+	d.mu.Unlock()
+	if up {
+		d.cfg.Notify(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", d.cfg.Clock.Mono().Microseconds()))
 	}
+	err := d.readSettings()
 	d.setStatus()
-	d.cfg.Notify("READY=1\nSTATUS=" + d.Status().Text)
+	if up {
+		d.cfg.Notify("READY=1\nSTATUS=" + d.Status().Text)
+	}
 	d.Wake()
+	return err
 }
 
-func monotonicMicroseconds() int64 {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-		return 0
+func (d *Conductor) readSettings() error {
+	if d.cfg.Reload == nil {
+		return nil
 	}
-	return ts.Nano() / 1000
+	s, err := d.cfg.Reload()
+	if err == nil && s.MaxParallel < 1 {
+		err = fmt.Errorf("max_parallel is %d and must be at least 1", s.MaxParallel)
+	}
+	d.mu.Lock()
+	if err == nil && s.Project != d.settings.Project {
+		err = fmt.Errorf("the project has changed from %s to %s; that needs a restart", d.settings.Project, s.Project)
+	}
+	d.reload = err
+	if err == nil {
+		d.settings = s.withDefaults()
+		d.hub.registered = false // so that the hub hears of it
+	}
+	d.mu.Unlock()
+	if err != nil {
+		d.cfg.Log.Error().Str(log.MessageID, log.ConfigRefused).Err(err).Msg("the new configuration is refused; the last good one stays in force")
+		return err
+	}
+	d.cfg.Log.Info().Str(log.MessageID, log.ConfigReloaded).Msg("configuration reloaded")
+	return nil
 }
 
 // StopRun ends a live run for a person: its ticket is held until they lift that. which is a number, a run id, a ticket's
-// identifier or a unit.
-func (d *Conductor) StopRun(ctx context.Context, which string) error {
-	d.mu.Lock()
-	var found *run
-	for _, r := range d.runs {
-		if r.folder != "" && r.claimed && r.known && r.fate.State.Live() &&
-			slices.Contains([]string{r.id, fmt.Sprint(r.spec.Number), r.spec.Identifier, r.spec.Unit}, which) {
-			found = r
-		}
+// identifier or a unit. It returns as soon as that is settled, whatever becomes of this process; the session ends after that,
+// which may take as long as the hook after_run.
+func (d *Conductor) StopRun(which string) error {
+	found, err := d.live(which)
+	if err != nil {
+		return err
 	}
-	if found != nil && found.cancel != nil {
+	verdict := domain.Failure{Reason: domain.ReasonStopped, Note: "stopped by a person on the conductor's machine", Hold: true}
+	if err := sentence(found.folder, verdict); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if found.cancel != nil {
 		found.cancel()
 	}
-	d.mu.Unlock()
-	if found == nil {
-		return fmt.Errorf("no live run %q on this conductor: %w", which, domain.ErrNotFound)
+	if d.stopping {
+		return nil // the next start reads it
 	}
-	err := d.condemn(ctx, found, domain.Failure{Reason: domain.ReasonStopped, Note: "stopped by a person on the conductor's machine", Hold: true})
-	d.Wake()
-	return err
+	// At once, and not when the hub can be asked again.
+	ctx, cancel := context.WithTimeout(d.workCtx, stopDeadline)
+	d.workers.Go(func() {
+		defer cancel()
+		if err := d.cfg.Executor.Stop(ctx, found.id); err != nil {
+			d.runLog(found).Warn().Err(err).Msg("the session of a run that a person stops does not end yet; it is tried again")
+		}
+		d.Wake()
+	})
+	return nil
+}
+
+// live finds the live run that a person means.
+func (d *Conductor) live(which string) (*run, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var found *run
+	for _, r := range d.runs {
+		if r.folder == "" || !r.claimed || !r.known || !r.fate.State.Live() ||
+			!slices.Contains([]string{r.id, fmt.Sprint(r.spec.Number), r.spec.Identifier, r.spec.Unit}, which) {
+			continue
+		}
+		if found != nil { // the number of one is the identifier of the other's ticket
+			return nil, fmt.Errorf("%q names the runs %d and %d: %w; name the one by its unit", which, found.spec.Number, r.spec.Number, domain.ErrConflict)
+		}
+		found = r
+	}
+	if found == nil {
+		return nil, fmt.Errorf("no live run %q on this conductor: %w", which, domain.ErrNotFound)
+	}
+	return found, nil
 }
 
 // Status returns what people are shown now.
 func (d *Conductor) Status() Status { d.mu.Lock(); defer d.mu.Unlock(); return d.status }
 
+// onStatus returns the status and has fn called at each later change of it, in order, until the returned function has been
+// called. fn must not wait for anything.
+func (d *Conductor) onStatus(fn func(change)) (now Status, forget func()) {
+	d.showing.Lock()
+	defer d.showing.Unlock()
+	d.watchers[&fn] = true
+	return d.Status(), func() {
+		d.showing.Lock()
+		defer d.showing.Unlock()
+		delete(d.watchers, &fn)
+	}
+}
+
 // setStatus composes the status anew and tells whoever listens.
 func (d *Conductor) setStatus() {
+	d.showing.Lock()
+	defer d.showing.Unlock()
 	d.mu.Lock()
 	before := d.status
 	d.status = d.composeLocked()
-	after, watchers := d.status, slices.Collect(maps.Keys(d.watchers))
+	after, settled := d.status, d.settled
+	d.settled = nil
 	d.mu.Unlock()
 	if after.Text != before.Text {
 		d.cfg.Notify("STATUS=" + after.Text)
 	}
-	for _, w := range watchers {
-		w.tell(after)
+	c := difference(before, after, settled)
+	for fn := range d.watchers {
+		(*fn)(c)
 	}
+}
+
+// difference says what has become of runs between two statuses. settled are those that were closed in between, in their
+// last state, which no status may have shown.
+func difference(before, after Status, settled []RunStatus) change {
+	c := change{Status: after}
+	has := func(runs []RunStatus, id string) bool {
+		return slices.ContainsFunc(runs, func(r RunStatus) bool { return r.ID == id })
+	}
+	for _, r := range settled {
+		if !has(before.Runs, r.ID) {
+			c.began = append(c.began, r)
+		}
+		c.ended = append(c.ended, r)
+	}
+	for _, r := range after.Runs {
+		if !has(before.Runs, r.ID) {
+			c.began = append(c.began, r)
+		}
+	}
+	for _, r := range before.Runs {
+		if !has(after.Runs, r.ID) && !has(settled, r.ID) {
+			c.ended = append(c.ended, r)
+		}
+	}
+	return c
 }
 
 func (d *Conductor) composeLocked() Status {
@@ -640,9 +751,9 @@ func (d *Conductor) composeLocked() Status {
 		if r.unknowns >= 3 {
 			unclear++
 		}
-		s.Runs = append(s.Runs, RunStatus{
-			ID: id, Number: r.spec.Number, Ticket: r.spec.Identifier, State: state, Session: string(r.session), Unit: r.spec.Unit,
-		})
+		shown := r.status()
+		shown.State = state
+		s.Runs = append(s.Runs, shown)
 	}
 	switch {
 	case d.hub.err != nil:
@@ -683,6 +794,13 @@ func (d *Conductor) composeLocked() Status {
 	}
 	s.Text = strings.NewReplacer("\n", " ", "\r", " ").Replace(strings.Join(parts, ", "))
 	return s
+}
+
+func (r *run) status() RunStatus {
+	return RunStatus{
+		ID: r.id, Number: r.spec.Number, Ticket: r.spec.Identifier, State: string(r.fate.State), Reason: string(r.fate.EndReason),
+		Session: string(r.session), Unit: r.spec.Unit,
+	}
 }
 
 func trouble(err error) string {

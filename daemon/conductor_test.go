@@ -452,6 +452,8 @@ func TestCleanStopTakesBackWhatHasNotBegun(t *testing.T) {
 	require.Equal(t, domain.RunRunning, runs[0].State)
 	require.Equal(t, domain.ReasonUndone, runs[1].EndReason)
 	require.Equal(t, 1, w.hub.Parted())
+	require.Equal(t, []string{"EXTEND_TIMEOUT_USEC=9000000", "EXTEND_TIMEOUT_USEC=21000000", "EXTEND_TIMEOUT_USEC=9000000"},
+		p.told("EXTEND_TIMEOUT_USEC="), "each part of the stop has its time")
 
 	w.clock.Advance(50 * time.Minute)
 	next := w.process()
@@ -617,8 +619,8 @@ func TestStopRun(t *testing.T) {
 	w := newWorld(t)
 	p := w.process()
 	r := w.running(p, "SHOP-1")
-	require.ErrorIs(t, p.d.StopRun(t.Context(), "99"), domain.ErrNotFound)
-	require.NoError(t, p.d.StopRun(t.Context(), "SHOP-1"))
+	require.ErrorIs(t, p.d.StopRun("99"), domain.ErrNotFound)
+	require.NoError(t, p.d.StopRun("SHOP-1"))
 	p.ticks(2)
 	require.Empty(t, w.hosts.alive())
 	require.Equal(t, domain.ReasonStopped, w.only().EndReason)
@@ -758,13 +760,18 @@ func TestReloadKeepsTheLastGoodSettings(t *testing.T) {
 	p := w.process(func(c *Config) { c.Reload = func() (Settings, error) { return next, bad } })
 	p.ticks(1)
 	bad = errors.New("conductor.toml:3: unknown key maxparallel")
-	p.d.Reload()
+	require.ErrorIs(t, p.d.Reload(), bad)
 	require.Contains(t, p.d.Status().Text, "unknown key maxparallel")
 	require.Equal(t, 2, p.d.Status().MaxParallel)
-	require.True(t, p.heard("RELOADING=1"))
-	require.True(t, p.heard("READY=1"))
+	require.False(t, p.heard("READY=1"), "the service manager waits for the start still")
+	require.True(t, p.d.becomesReady())
+	require.False(t, p.d.becomesReady(), "once")
 	bad, next.MaxParallel = nil, 7
-	p.d.Reload()
+	require.NoError(t, p.d.Reload())
+	told := p.told("RELOADING=1", "READY=1")
+	require.Len(t, told, 2)
+	require.Equal(t, fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", w.clock.Mono().Microseconds()), told[0])
+	require.Contains(t, told[1], "READY=1\nSTATUS=online, ")
 	p.ticks(1)
 	require.Equal(t, "online, 0/7 running, hub ok", p.d.Status().Text)
 	require.Equal(t, 2, w.hub.Registrations())
@@ -806,6 +813,18 @@ func TestTheWatchdogIsFedByProgressAloneAndTheStuckStepIsNamed(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
+}
+
+// told returns what the service manager was told that begins with one of these.
+func (p *proc) told(begins ...string) (out []string) {
+	p.saidMu.Lock()
+	defer p.saidMu.Unlock()
+	for _, v := range p.said {
+		if slices.ContainsFunc(begins, func(s string) bool { return strings.HasPrefix(v, s) }) {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 func (p *proc) count(s string) (n int) {

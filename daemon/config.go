@@ -131,7 +131,8 @@ const (
 	hookDeadline    = 30 * time.Minute // on top of the time for the tree: hooks run before the agent does
 	stopDeadline    = 5 * time.Minute  // a session that ends: after_run extends it
 	reportDeadline  = time.Minute
-	partingDeadline = 8 * time.Second // three times at a stop, within the TimeoutStopSec= of the unit
+	partingDeadline = 8 * time.Second  // at a stop: for the workers to end, and for the hub to hear of it
+	undoDeadline    = 20 * time.Second // at a stop: for claims to be taken back, with hosts that end first
 )
 
 func (c *Config) check() error {

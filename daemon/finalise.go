@@ -336,6 +336,9 @@ func (d *Conductor) settle(r *run) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if r.claimed {
+		d.settled = append(d.settled, r.status())
+	}
 	delete(d.runs, r.id)
 	d.foreign[r.id] = true
 	return nil

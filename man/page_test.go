@@ -22,7 +22,7 @@ type page struct {
 
 func (p page) String() string { return p.name + "(" + p.section + ")" }
 
-var fileName = regexp.MustCompile(`^(gaia[a-z.-]*)\.([1-8])\.md$`)
+var fileName = regexp.MustCompile(`^(gaia[a-z.-]*|org\.gaia\.[A-Za-z0-9]+)\.([1-8])\.md$`)
 
 func pages(t *testing.T) []page {
 	t.Helper()
@@ -153,7 +153,7 @@ func column(table [][]string, i int) []string {
 
 func TestEveryPageIsOne(t *testing.T) {
 	t.Parallel()
-	title := regexp.MustCompile(`^# ([A-Z.-]+) ([1-8]) "2[0-9]{3}-[0-9]{2}-[0-9]{2}" "Gaia" "[A-Z][A-Za-z ]+"\n`)
+	title := regexp.MustCompile(`^# ([A-Z0-9.-]+) ([1-8]) "2[0-9]{3}-[0-9]{2}-[0-9]{2}" "Gaia" "[A-Z][A-Za-z ]+"\n`)
 	for _, p := range pages(t) {
 		m := title.FindStringSubmatch(p.text)
 		require.NotNil(t, m, "%s begins with no title", p)
@@ -173,7 +173,7 @@ func TestReferencesLeadToPages(t *testing.T) {
 	for _, p := range pages(t) {
 		exists[p.String()] = true
 	}
-	reference := regexp.MustCompile(`\b(gaia[a-z.-]*)(?:\*\*)?\(([1-8])\)`)
+	reference := regexp.MustCompile(`\b(gaia[a-z.-]*|org\.gaia\.[A-Za-z0-9]+)(?:\*\*)?\(([1-8])\)`)
 	found := map[string]bool{}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -1,6 +1,7 @@
 package man
 
 import (
+	"encoding/xml"
 	"maps"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/godbus/dbus/v5/introspect"
 	"github.com/stretchr/testify/require"
 
 	"gaia/agent"
@@ -231,29 +233,58 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// The interface is described as it describes itself, down to types and order.
 func TestBusObject(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("../daemon/bus.go")
+	p := pageNamed(t, "org.gaia.Conductor1(5)")
+	text, err := daemon.BusDescription("gaia")
 	require.NoError(t, err)
-	described := tables(pageNamed(t, "gaia-conductor(8)").part(t, 2, "BUS OBJECT"))
-	require.Len(t, described, 3)
-	body := func(from, to string) string {
-		_, rest, ok := strings.Cut(string(source), from)
-		require.True(t, ok, from)
-		part, _, _ := strings.Cut(rest, to)
-		return part
-	}
-	find := func(text, pattern string) []string {
-		var out []string
-		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
-			out = append(out, m[1])
+	var node introspect.Node
+	require.NoError(t, xml.Unmarshal(text, &node))
+	require.Len(t, node.Interfaces, 1)
+	all := node.Interfaces[0]
+	require.Equal(t, p.name, all.Name)
+	table := func(heading string, columns int) (out [][]string) {
+		for _, row := range tables(p.part(t, 2, heading))[0] {
+			out = append(out, row[:columns])
 		}
-		require.NotEmpty(t, out, pattern)
 		return out
 	}
-	require.ElementsMatch(t, find(body("func values(", "\n}"), `"([A-Z]\w+)":`), column(described[0], 0))
-	require.ElementsMatch(t, find(body("Methods: ", "Signals: "), `\{Name: "([A-Z]\w+)"`), column(described[1], 0))
-	require.ElementsMatch(t, find(body("Signals: ", "Properties: "), `\{Name: "([A-Z]\w+)", Args`), column(described[2], 0))
+	types := func(args []introspect.Arg, direction string) string {
+		var out []string
+		for _, a := range args {
+			if a.Direction == direction {
+				out = append(out, a.Type)
+			}
+		}
+		return strings.Join(out, ", ")
+	}
+	var properties, methods, signals [][]string
+	for _, v := range all.Properties {
+		require.Equal(t, "read", v.Access)
+		properties = append(properties, []string{v.Name, v.Type, v.Annotations[0].Value})
+	}
+	for _, m := range all.Methods {
+		methods = append(methods, []string{m.Name, types(m.Args, "in"), types(m.Args, "out")})
+	}
+	for _, s := range all.Signals {
+		var args []string
+		for _, a := range s.Args {
+			args = append(args, a.Type+" "+a.Name)
+		}
+		signals = append(signals, []string{s.Name, strings.Join(args, ", ")})
+	}
+	require.Equal(t, properties, table("PROPERTIES", 3))
+	require.Equal(t, methods, table("METHODS", 3))
+	require.Equal(t, signals, table("SIGNALS", 2))
+
+	source, err := os.ReadFile("../daemon/bus.go")
+	require.NoError(t, err)
+	var failures []string
+	for _, m := range regexp.MustCompile(`(?m)^\terr[A-Z]\w+\s+= "([A-Z]\w+)"`).FindAllStringSubmatch(string(source), -1) {
+		failures = append(failures, m[1])
+	}
+	require.Equal(t, failures, column(table("ERRORS", 1), 0))
 	require.Equal(t, 15.0, daemon.DefaultTick.Seconds(), "gaia-conductor(8) names the tick")
 }
 

@@ -118,7 +118,7 @@ func serve(ctx context.Context, c *local.Conductor) error {
 			case <-ctx.Done():
 				return
 			case <-hup:
-				c.Reload()
+				_ = c.Reload() // its refusal is in the journal and in the status
 			}
 		}
 	})
