@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"encoding/xml"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,10 +11,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
-	"github.com/godbus/dbus/v5/introspect"
 	"github.com/stretchr/testify/require"
 
-	"gaia/daemon"
 	"gaia/domain"
 	"gaia/internal/usermanager"
 	"gaia/units"
@@ -29,6 +26,7 @@ const patience = 60 * time.Second
 type place struct {
 	t        *testing.T
 	env      usermanager.Env
+	instance string
 	checkout string
 	unit     string
 	names    units.Names
@@ -39,27 +37,41 @@ func set(t *testing.T, agent string) place {
 	env := usermanager.New(t)
 	names, err := units.NewNames(env.Prefix)
 	require.NoError(t, err)
-	p := place{t: t, env: env, checkout: filepath.Join(env.Home, "shop"), names: names, unit: names.Conductor("shop")}
+	p := place{t: t, env: env, names: names}
 	script := filepath.Join(env.Home, "agent")
 	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\n"+strings.ReplaceAll(agent, "@HOME@", env.Home)), 0o755))
-	require.NoError(t, os.Mkdir(p.checkout, 0o755))
-	p.run("git", "init", "-q")
 	require.NoError(t, os.MkdirAll(env.GaiaHome, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(env.GaiaHome, "machine.toml"), []byte(
 		"user_id = \"ada\"\nhost_id = \"desk\"\ndefault_agent = \"script\"\n[agents.script]\nprogram = [\""+script+"\"]\n"), 0o600))
+	return p.another("SHOP", "shop")
+}
+
+// another is one more checkout of the same machine, with a project of its own.
+func (p place) another(key, instance string) place {
+	p.instance, p.checkout, p.unit = instance, filepath.Join(p.env.Home, instance), p.names.Conductor(instance)
+	t := p.t
+	require.NoError(t, os.Mkdir(p.checkout, 0o755))
+	p.run("git", "init", "-q")
 	require.NoError(t, os.WriteFile(filepath.Join(p.checkout, "README"), []byte("shop\n"), 0o644))
 	p.run("git", "add", ".")
 	p.run("git", "commit", "-q", "-m", "first")
-	p.run("gaia", "init", "--key", "SHOP", "--slug", "shop", "--instance", "shop", "--agent", "script", "--yes")
-	conf := filepath.Join(p.checkout, ".gaia", "conductor.toml")
-	text, err := os.ReadFile(conf)
-	require.NoError(t, err)
+	p.run("gaia", "init", "--key", key, "--slug", instance, "--instance", instance, "--agent", "script", "--yes")
 	// Tests run on machines that are busy with tests.
-	require.NoError(t, os.WriteFile(conf, []byte(strings.Replace(string(text), "schema = 1\n", "schema = 1\nmax_load = 0\n", 1)), 0o644))
+	p.configure("schema = 1\n", "schema = 1\nmax_load = 0\n")
 	p.run("git", "add", ".")
 	p.run("git", "commit", "-q", "-m", "gaia")
 	p.run("gaia", "conductor", "enable", "--now")
 	return p
+}
+
+// configure changes conductor.toml.
+func (p place) configure(what, to string) {
+	p.t.Helper()
+	conf := filepath.Join(p.checkout, ".gaia", "conductor.toml")
+	text, err := os.ReadFile(conf)
+	require.NoError(p.t, err)
+	require.Contains(p.t, string(text), what)
+	require.NoError(p.t, os.WriteFile(conf, []byte(strings.Replace(string(text), what, to, 1)), 0o644))
 }
 
 func (p place) run(name string, args ...string) string {
@@ -85,13 +97,24 @@ func (p place) await(what string, cond func() bool) {
 	p.env.WaitFor(p.t, cond, patience, what)
 }
 
+// bus is a connection to the user's bus.
+func (p place) bus() *dbus.Conn {
+	p.t.Helper()
+	conn, err := dbus.Connect("unix:path=" + filepath.Join(p.env.Runtime, "bus"))
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (p place) iface() string         { return "org." + p.env.Prefix + ".Conductor1" }
+func (p place) path() dbus.ObjectPath { return dbus.ObjectPath("/org/" + p.env.Prefix + "/Conductor1") }
+
 func (p place) property(name string) string {
 	p.t.Helper()
 	conn, err := dbus.Connect("unix:path=" + filepath.Join(p.env.Runtime, "bus"))
 	require.NoError(p.t, err)
 	defer conn.Close()
-	v, err := conn.Object(p.names.BusName("shop"), dbus.ObjectPath("/org/"+p.env.Prefix+"/Conductor1")).
-		GetProperty("org." + p.env.Prefix + ".Conductor1." + name)
+	v, err := conn.Object(p.names.BusName(p.instance), p.path()).GetProperty(p.iface() + "." + name)
 	if err != nil {
 		return err.Error()
 	}
@@ -168,52 +191,4 @@ func TestBadConfigurationIsNotStartedAgain(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, exitConfig, cmd.ProcessState.ExitCode(), string(out))
 	require.Contains(t, string(out), "nobody")
-}
-
-func TestTheBusObject(t *testing.T) {
-	p := set(t, `sleep 1000`)
-	p.run("gaia", "ticket", "create", "Do it", "--workflow", domain.Task, "--state", "working")
-	p.await("the agent to run", func() bool { return p.property("CurrentLoad") == "@u 1" })
-	conn, err := dbus.Connect("unix:path=" + filepath.Join(p.env.Runtime, "bus"))
-	require.NoError(t, err)
-	defer conn.Close()
-	iface := "org." + p.env.Prefix + ".Conductor1"
-	obj := conn.Object(p.names.BusName("shop"), dbus.ObjectPath("/org/"+p.env.Prefix+"/Conductor1"))
-	var text string
-	require.NoError(t, obj.Call("org.freedesktop.DBus.Introspectable.Introspect", 0).Store(&text))
-	for _, want := range []string{`name="StopRun"`, `name="RunEnded"`, `name="HubState" type="s" access="read"`, `name="Runs" type="a(usssss)"`} {
-		require.Contains(t, text, want)
-	}
-	shipped, err := daemon.BusDescription(p.env.Prefix)
-	require.NoError(t, err)
-	var running, described introspect.Node
-	require.NoError(t, xml.Unmarshal([]byte(text), &running))
-	require.NoError(t, xml.Unmarshal(shipped, &described))
-	require.Contains(t, running.Interfaces, described.Interfaces[0], "an installation ships what the object says of itself")
-	require.Equal(t, "ada.desk.shop", p.property("MachineId"))
-	require.Equal(t, "SHOP", p.property("Project"))
-	require.Equal(t, "ok", p.property("HubState"))
-	require.NoError(t, obj.Call(iface+".Drain", 0).Err)
-	p.await("it to drain", func() bool { return strings.HasPrefix(p.property("Status"), "draining, 1/2 running") })
-	require.NoError(t, obj.Call(iface+".Resume", 0).Err)
-	p.await("it to be back", func() bool { return strings.HasPrefix(p.property("Status"), "online, 1/2 running") })
-
-	signals := make(chan *dbus.Signal, 100)
-	require.NoError(t, conn.AddMatchSignal(dbus.WithMatchObjectPath(obj.Path())))
-	conn.Signal(signals)
-	require.Error(t, obj.Call(iface+".StopRun", 0, "99").Err)
-	require.NoError(t, obj.Call(iface+".StopRun", 0, "SHOP-1").Err)
-	seen := map[string]bool{}
-	deadline := time.After(patience)
-	for !seen[iface+".RunEnded"] || !seen["org.freedesktop.DBus.Properties.PropertiesChanged"] {
-		select {
-		case s := <-signals:
-			seen[s.Name] = true
-		case <-deadline:
-			require.Fail(t, "no signal", "%v", seen)
-		}
-	}
-	require.Equal(t, domain.ReasonStopped, p.ticket("SHOP-1").Hold.Reason)
-	require.NoError(t, obj.Call(iface+".Tick", 0).Err)
-	require.NoError(t, obj.Call(iface+".Reload", 0).Err)
 }
