@@ -74,9 +74,17 @@ func (g *Git) lives(since time.Time, folders ...string) (string, error) {
 // stands reports whether a process has its working directory in a folder, as far as that can be seen. It is a part of what
 // lives looks for, and much quicker.
 func (g *Git) stands(folder string) bool {
-	links, _ := filepath.Glob(filepath.Join(g.proc, "[1-9]*", "cwd"))
-	return slices.ContainsFunc(links, func(link string) bool {
-		to, err := os.Readlink(link)
+	proc, err := os.Open(g.proc)
+	if err != nil {
+		return false
+	}
+	defer proc.Close()
+	names, _ := proc.Readdirnames(-1)
+	return slices.ContainsFunc(names, func(name string) bool {
+		if name[0] < '0' || name[0] > '9' {
+			return false
+		}
+		to, err := os.Readlink(filepath.Join(g.proc, name, "cwd"))
 		return err == nil && within(strings.TrimSuffix(to, " (deleted)"), folder)
 	})
 }
