@@ -16,7 +16,7 @@ func Reason(r Record) (domain.Reason, string) {
 		note += ": " + r.Note
 	}
 	if r.OOMKill > 0 && reason != domain.ReasonOutOfMemory {
-		note += fmt.Sprintf(" (the kernel had killed %d of the run's processes for memory)", r.OOMKill)
+		note += fmt.Sprintf(" (%d of the run's processes had been killed for memory)", r.OOMKill)
 	}
 	return reason, note
 }
@@ -34,7 +34,7 @@ func derive(r Record) (domain.Reason, string) {
 	case CausePane:
 		switch {
 		case r.Signal == "SIGKILL" && r.OOMKill > 0:
-			return domain.ReasonOutOfMemory, "the kernel killed the agent for memory"
+			return domain.ReasonOutOfMemory, "the agent was killed for memory"
 		case r.Signal != "":
 			return domain.ReasonAgentExit, "the agent was ended by " + r.Signal + " without a state write"
 		case r.Exit != nil:
@@ -48,10 +48,13 @@ func derive(r Record) (domain.Reason, string) {
 	case CauseTerm:
 		return domain.ReasonSessionLost, "the run's unit was stopped from outside"
 	case CauseServer:
+		if r.OOMKill > 0 && r.killed() {
+			return domain.ReasonOutOfMemory, "the run's tmux server was killed for memory"
+		}
 		return domain.ReasonSessionLost, "the run's tmux server ended"
 	case CauseHost:
 		if r.OOMKill > 0 && r.killed() {
-			return domain.ReasonOutOfMemory, "the kernel killed the run's host for memory"
+			return domain.ReasonOutOfMemory, "the run's host was killed for memory"
 		}
 		return domain.ReasonSessionLost, "the run's host ended (" + strings.Trim(r.ServiceResult+" "+r.ExitCode+" "+r.ExitStatus, " ") + ")"
 	case CauseStart:
@@ -60,7 +63,7 @@ func derive(r Record) (domain.Reason, string) {
 	return domain.ReasonInternal, fmt.Sprintf("the record names no cause that is known (%q)", r.Cause)
 }
 
-// killed reports whether the host died by SIGKILL: its own record says so by name, systemd by EXIT_STATUS.
+// killed reports whether host or server died by SIGKILL: the record says so by name, systemd by EXIT_STATUS.
 func (r Record) killed() bool {
 	return r.Signal == "SIGKILL" || r.ExitCode == "killed" && (r.ExitStatus == "KILL" || r.ExitStatus == "SIGKILL")
 }

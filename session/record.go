@@ -32,13 +32,13 @@ type Record struct {
 	InvocationID string      `json:"invocation_id"`
 	EndedAt      domain.Time `json:"ended_at"`
 	Exit         *int        `json:"exit"`   // exit status of the pane's process, where it exited
-	Signal       string      `json:"signal"` // SIGKILL, …: what ended the pane's process, where a signal did
+	Signal       string      `json:"signal"` // SIGKILL, …: what ended the process that Cause is about, where a signal did
 	Cause        string      `json:"cause"`
 	Hook         string      `json:"hook"` // which hook failed
 	Note         string      `json:"note"` // for a person
 	// TermRequested: conductor or person asked for the end. Who it was and why is theirs to say.
 	TermRequested bool  `json:"term_requested"`
-	OOMKill       int64 `json:"oom_kill"` // by how much oom_kill of the unit's memory.events grew
+	OOMKill       int64 `json:"oom_kill"` // by how much oom_kill of the unit's memory.events grew, and what systemd-oomd killed
 	// What systemd told ExecStopPost=.
 	ServiceResult string `json:"service_result"`
 	ExitCode      string `json:"exit_code"`

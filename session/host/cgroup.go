@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 const cgroupRoot = "/sys/fs/cgroup"
@@ -56,5 +58,23 @@ func parseCounter(data []byte, key string) int64 {
 	return 0
 }
 
-// oomKills returns how many processes of the group the kernel has killed for memory.
-func oomKills(group string) int64 { return counter(group, "memory.events", "oom_kill") }
+// oomKills returns how many processes of the group were killed for memory: by the kernel, or, as far as that is known, by
+// systemd-oomd.
+func oomKills(group string) int64 {
+	return counter(group, "memory.events", "oom_kill") + max(mark(group, "user.oomd_ooms"), mark(group, "user.oomd_kill"))
+}
+
+// mark reads a number that systemd-oomd leaves on a group that it has ended: the first of the two before the signals, the
+// second after them. The service's own result knows nothing of it, as the kernel has killed nobody.
+func mark(group, name string) int64 {
+	var text [32]byte
+	n, err := unix.Getxattr(filepath.Join(cgroupRoot, group), name, text[:])
+	if err != nil {
+		return 0
+	}
+	count, err := strconv.ParseInt(string(text[:n]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return max(count, 0)
+}

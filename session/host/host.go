@@ -382,6 +382,9 @@ func (h *host) wait(ctx context.Context) session.Record {
 	select {
 	case <-h.down:
 		rec.Note = "the tmux server ended: " + h.process.ProcessState.String()
+		if st, ok := h.process.ProcessState.Sys().(syscall.WaitStatus); ok && st.Signaled() {
+			rec.Signal = unix.SignalName(st.Signal())
+		}
 	case <-time.After(statusWait):
 	}
 	return rec

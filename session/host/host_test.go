@@ -23,6 +23,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gaia/domain"
 	"gaia/internal/usermanager"
@@ -388,7 +389,7 @@ func TestEnds(t *testing.T) {
 		"the host is killed": {end: kill(syscall.SIGKILL, main),
 			want: session.Record{Cause: session.CauseHost, Signal: "SIGKILL", WrittenBy: session.WrittenByPost}, reason: domain.ReasonSessionLost, result: "signal"},
 		"the tmux server is killed": {end: kill(syscall.SIGKILL, server),
-			want: session.Record{Cause: session.CauseServer}, reason: domain.ReasonSessionLost, result: "exit-code"},
+			want: session.Record{Cause: session.CauseServer, Signal: "SIGKILL"}, reason: domain.ReasonSessionLost, result: "exit-code"},
 		"tmux is told to end by hand": {end: func(r *rig, t *testing.T, l domain.Launch) {
 			require.NoError(t, r.server(t, l).Kill(t.Context()))
 		}, want: session.Record{Cause: session.CauseServer}, reason: domain.ReasonSessionLost, result: "exit-code"},
@@ -475,6 +476,21 @@ func TestOutOfMemory(t *testing.T) {
 	}
 	require.Positive(t, rec.OOMKill)
 	require.Positive(t, rec.MemoryPeak)
+	require.Equal(t, domain.ReasonOutOfMemory, reason, note)
+}
+
+// Systemd-oomd ends a whole unit by SIGKILL and leaves no other trace of why than this mark.
+func TestEndedBySystemdOomd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	l := r.start(t, plan{script: agent})
+	group := filepath.Join("/sys/fs/cgroup", r.status(t, l).ControlGroup)
+	require.NoError(t, unix.Setxattr(group, "user.oomd_ooms", []byte("1"), 0))
+	out, err := r.env.Systemctl("kill", "--signal=KILL", r.names.Run(instance, l.Number))
+	require.NoError(t, err, out)
+	rec := r.record(t, l)
+	require.Equal(t, int64(1), rec.OOMKill)
+	reason, note := session.Reason(rec)
 	require.Equal(t, domain.ReasonOutOfMemory, reason, note)
 }
 
