@@ -27,7 +27,7 @@ func (h *Hub) Register(ctx context.Context, c Call, r domain.Registration) (doma
 		if err := t.PutToken(store.Token{Hash: c.Token, Kind: store.TokenConductor, Holder: con.ID}); err != nil {
 			return domain.Registered{}, err
 		}
-		return domain.Registered{Conductor: con, Project: p, LeaseTTL: h.leases.Running}, nil
+		return domain.Registered{Conductor: con, Project: p, LeaseTTL: h.leases().Running}, nil
 	})
 }
 
@@ -94,7 +94,7 @@ func (t *tx) register(r domain.Registration) (domain.Conductor, domain.Project, 
 // seen notes a sign of life.
 func (t *tx) seen(c *domain.Conductor) {
 	c.LastSeen = t.now
-	c.LeaseExpiresAt = domain.At(t.now.Add(t.h.limits.OfflineAfter))
+	c.LeaseExpiresAt = domain.At(t.now.Add(t.h.limits().OfflineAfter))
 	c.Status = domain.ConductorOnline
 	if c.Draining {
 		c.Status = domain.ConductorDraining
@@ -121,7 +121,7 @@ func (h *Hub) Heartbeat(ctx context.Context, c Call, b domain.Beat) (domain.Puls
 			return domain.Pulse{}, err
 		}
 		fates, err := t.beatRuns(con, b.Runs)
-		return domain.Pulse{Conductor: con, LeaseTTL: h.leases.Running, Fates: fates}, err
+		return domain.Pulse{Conductor: con, LeaseTTL: h.leases().Running, Fates: fates}, err
 	})
 }
 
@@ -176,9 +176,9 @@ func (t *tx) beatRuns(con domain.Conductor, beats []domain.RunBeat) ([]domain.Fa
 // lease returns until when a live run's lease holds, renewed now.
 func (h *Hub) lease(r domain.Run, now domain.Time) domain.Time {
 	if r.State == domain.RunRunning {
-		return domain.At(now.Add(h.leases.Running))
+		return domain.At(now.Add(h.leases().Running))
 	}
-	end, last := now.Add(h.leases.Claim), r.ClaimedAt.Add(h.leases.ClaimMax)
+	end, last := now.Add(h.leases().Claim), r.ClaimedAt.Add(h.leases().ClaimMax)
 	if last.Before(end) {
 		end = last
 	}
@@ -198,7 +198,7 @@ func (h *Hub) Parting(ctx context.Context, c Call) error {
 			return struct{}{}, err
 		}
 		for _, r := range runs {
-			r.ClaimExpiresAt = domain.At(t.now.Add(h.leases.Parting))
+			r.ClaimExpiresAt = domain.At(t.now.Add(h.leases().Parting))
 			if err := t.PutRun(r); err != nil {
 				return struct{}{}, err
 			}

@@ -21,7 +21,7 @@ type gates struct {
 func (h *Hub) gates(tx store.Tx, p domain.Project, con domain.Conductor, o domain.Offer, now domain.Time) (*gates, error) {
 	g := &gates{
 		tx: tx, h: h, blockers: map[string]domain.Blocker{},
-		base: domain.GateInput{Project: p, Conductor: con, Offer: o, Limits: h.limits, Now: now},
+		base: domain.GateInput{Project: p, Conductor: con, Offer: o, Limits: h.limits(), Now: now},
 	}
 	var err error
 	if g.base.LiveInProject, err = tx.CountLive(p.ID); err != nil {
@@ -110,7 +110,7 @@ func (g *gates) rest(in *domain.GateInput) error {
 			return err
 		}
 		// A conductor that restarts is not away: its last run is finalised in a moment.
-		if last == nil || g.h.away(*last, now) > g.h.limits.OfflineAfter {
+		if last == nil || g.h.away(*last, now) > g.h.limits().OfflineAfter {
 			in.LastConductor = domain.ConductorOffline
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,11 +51,10 @@ type Options struct {
 
 // Hub is the control plane. Its methods may be called from many goroutines.
 type Hub struct {
-	store  store.Store
-	clock  clock.Clock
-	limits domain.Limits
-	leases Leases
-	log    zerolog.Logger
+	store store.Store
+	clock clock.Clock
+	rules atomic.Pointer[rules]
+	log   zerolog.Logger
 
 	mu      sync.Mutex
 	changed chan struct{}               // closed when the log has grown
@@ -67,13 +67,27 @@ type Hub struct {
 	swept   time.Duration               // when stored answers were last dropped, on the monotonic clock
 }
 
+// rules are what may be changed while the hub runs.
+type rules struct {
+	limits domain.Limits
+	leases Leases
+}
+
 // New returns a hub; call Open before it serves.
 func New(o Options) *Hub {
-	return &Hub{
-		store: o.Store, clock: o.Clock, limits: o.Limits, leases: o.Leases, log: o.Log,
+	h := &Hub{
+		store: o.Store, clock: o.Clock, log: o.Log,
 		changed: make(chan struct{}), asked: map[string]asked{}, tokens: map[[32]byte]auth.Principal{},
 	}
+	h.SetRules(o.Limits, o.Leases)
+	return h
 }
+
+// SetRules has other limits and lifetimes hold from now on. Leases that live keep their ends until they are renewed.
+func (h *Hub) SetRules(limits domain.Limits, leases Leases) { h.rules.Store(&rules{limits, leases}) }
+
+func (h *Hub) limits() domain.Limits { return h.rules.Load().limits }
+func (h *Hub) leases() Leases        { return h.rules.Load().leases }
 
 // Call is who writes, and how a repeat of the same write is known.
 type Call struct {

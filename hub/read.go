@@ -373,7 +373,7 @@ func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (domain.Why
 func (h *Hub) Snapshot(ctx context.Context, p auth.Principal, project string) (domain.Snapshot, error) {
 	return read(ctx, h, p, func(r *reader) (domain.Snapshot, error) {
 		s := domain.Snapshot{At: r.now, Running: []domain.SnapshotRun{}, Waiting: []domain.Ticket{}, Held: []domain.Ticket{}, Machines: []domain.Ticket{}}
-		s.Limits.MaxAttempts = h.limits.MaxAttempts
+		s.Limits.MaxAttempts = h.limits().MaxAttempts
 		only := r.project
 		if project != "" {
 			pr, err := r.findProject(project)
@@ -401,7 +401,7 @@ func (r *reader) snapshot(s *domain.Snapshot, q store.Query, only string) error 
 		if cons[i].Status == domain.ConductorOnline {
 			s.Limits.Slots += cons[i].MaxParallel
 		}
-		if r.h.away(cons[i], r.now) >= r.h.limits.WaitingAfter {
+		if r.h.away(cons[i], r.now) >= r.h.limits().WaitingAfter {
 			away[cons[i].ID] = true
 		}
 	}

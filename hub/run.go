@@ -265,7 +265,7 @@ func (t *tx) fail(r *domain.Run, state domain.RunState, f domain.Failure) error 
 	}
 	if f.Reason != domain.ReasonUndone || f.Hold {
 		before := k.Hold
-		k.Fail(f, t.h.limits, t.now)
+		k.Fail(f, t.h.limits(), t.now)
 		t.held(k, before)
 		if err := t.saveTicket(&k, "ticket.failed"); err != nil {
 			return err

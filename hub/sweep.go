@@ -58,13 +58,13 @@ func (h *Hub) refresh(ctx context.Context) error {
 			return err
 		}
 		for _, r := range runs {
-			fresh := domain.At(now.Add(h.leases.Running))
+			fresh := domain.At(now.Add(h.leases().Running))
 			if r.State == domain.RunClaimed {
 				// The longest life of a claim counts from its making, so that moves on, too.
-				r.ClaimedAt, fresh = now, domain.At(now.Add(h.leases.Claim))
+				r.ClaimedAt, fresh = now, domain.At(now.Add(h.leases().Claim))
 			}
 			if con, err := tx.Conductor(r.Conductor); err == nil && !con.PartedAt.IsZero() {
-				fresh = domain.At(now.Add(h.leases.Parting))
+				fresh = domain.At(now.Add(h.leases().Parting))
 			}
 			r.ClaimExpiresAt = fresh
 			if err := tx.PutRun(r); err != nil {
@@ -213,7 +213,7 @@ func (h *Hub) away(c domain.Conductor, now domain.Time) time.Duration {
 // status is what a conductor is now. A clean stop is offline at once.
 func (h *Hub) status(c domain.Conductor, now domain.Time) domain.ConductorStatus {
 	switch {
-	case !c.PartedAt.IsZero(), h.away(c, now) > h.limits.OfflineAfter:
+	case !c.PartedAt.IsZero(), h.away(c, now) > h.limits().OfflineAfter:
 		return domain.ConductorOffline
 	case c.Draining:
 		return domain.ConductorDraining

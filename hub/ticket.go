@@ -221,7 +221,7 @@ func (t *tx) transition(before domain.Ticket, k *domain.Ticket, p domain.TicketP
 		}
 	}
 	k.Workflow = domain.Ref(workflow)
-	k.Enter(next, t.call.Kind == auth.Run, t.h.limits, t.now)
+	k.Enter(next, t.call.Kind == auth.Run, t.h.limits(), t.now)
 	t.held(*k, before.Hold)
 	head := ""
 	if p.Head != nil {
@@ -385,7 +385,7 @@ func (t *tx) setTarget(k *domain.Ticket, ref domain.Ref) error {
 	if err != nil {
 		return err
 	}
-	if holder == nil || t.h.away(*holder, t.now) >= t.h.limits.WaitingAfter {
+	if holder == nil || t.h.away(*holder, t.now) >= t.h.limits().WaitingAfter {
 		k.TreeAt = ""
 	}
 	return nil
@@ -572,7 +572,7 @@ func (h *Hub) Repair(ctx context.Context, c Call, ref, state, reason string) (do
 			return k, invalid("state", "%s has no state %q", cmpOr(w.ID, "a ticket without a workflow"), state)
 		}
 		from := k.State
-		k.Enter(state, false, t.h.limits, t.now)
+		k.Enter(state, false, t.h.limits(), t.now)
 		if err := t.moved(&k, "ticket.repaired", ""); err != nil {
 			return k, err
 		}

@@ -71,7 +71,7 @@ func TestFilesHoldNothingHarmful(t *testing.T) {
 	conductor := string(Files(n, Paths{Bin: "/usr/bin"})[n.Conductor("")])
 	for _, line := range []string{
 		"Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=on-failure", "RestartSec=2s", "RestartPreventExitStatus=78",
-		"ExecReload=kill -HUP $MAINPID", `ExecStart="/usr/bin/gaia-conductor" %i`, "WantedBy=default.target", "StartLimitBurst=5",
+		"ExecReload=kill -HUP $MAINPID", `ExecReload="/usr/bin/gaia-conductor" --check %i`, `ExecStart="/usr/bin/gaia-conductor" %i`, "WantedBy=default.target", "StartLimitBurst=5",
 	} {
 		require.Contains(t, conductor, "\n"+line+"\n")
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/godbus/dbus/v5"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gaia/domain"
 	"gaia/internal/usermanager"
@@ -53,7 +54,7 @@ func TestMain(m *testing.M) {
 // service notes in the folder that it is given how it was called, and then does as the mode says.
 func service(mode string) error {
 	if home := os.Getenv("GAIA_HOME"); home != "" {
-		return errors.Join(note(home, "called"), behave(mode))
+		return errors.Join(note(home, "called"), writeJSON(home, "may-"+filepath.Base(os.Args[0]), may(home)), behave(mode))
 	}
 	what, folder := os.Args[1], os.Args[2]
 	if err := note(folder, what); err != nil || what == "post" {
@@ -69,12 +70,38 @@ type call struct {
 
 func note(folder, name string) error {
 	cwd, _ := os.Getwd()
-	data, err := json.Marshal(call{os.Args, os.Environ(), cwd})
+	return writeJSON(folder, name, call{os.Args, os.Environ(), cwd})
+}
+
+func writeJSON(folder, name string, v any) error {
+	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	tmp := filepath.Join(folder, name+".tmp")
 	return errors.Join(os.WriteFile(tmp, data, 0o600), os.Rename(tmp, filepath.Join(folder, name)))
+}
+
+// may tries what the hub has no use for and what git and its helpers may need, and says what went well.
+func may(folder string) map[string]bool {
+	status, _ := os.ReadFile("/proc/self/status")
+	_, wx := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON)
+	fd, netlink := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, 0)
+	_ = unix.Close(fd)
+	fd, inet := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM, 0)
+	_ = unix.Close(fd)
+	file := filepath.Join(folder, "setuid")
+	setuid := errors.Join(os.WriteFile(file, nil, 0o755), os.Chmod(file, 0o755|os.ModeSetuid))
+	_, _, personality := unix.Syscall(unix.SYS_PERSONALITY, 0x0040000, 0, 0) // ADDR_NO_RANDOMIZE
+	// No threads may share what is to be left, so without the filter it is EINVAL.
+	namespaces := unix.Unshare(unix.CLONE_NEWUSER) == unix.EINVAL
+	umask := unix.Umask(0)
+	unix.Umask(umask)
+	return map[string]bool{
+		"gain privileges": strings.Contains(string(status), "\nNoNewPrivs:\t0\n"), "write code": wx == nil, "use netlink": netlink == nil,
+		"use the network": inet == nil, "make setuid": setuid == nil, "change personality": personality == 0, "make namespaces": namespaces,
+		"share files": umask&0o077 != 0o077,
+	}
 }
 
 func behave(mode string) error {
@@ -690,6 +717,24 @@ func TestInstalledUnitsRunWithWhatTheyCarry(t *testing.T) {
 
 	require.NoError(t, b.m.Start(b.ctx, b.n.Hub()), "with its hardening, and by way of its socket")
 	require.Equal(t, "active", b.status(b.n.HubSocket()).Active)
+	allowed := func(program string) (out map[string]bool) {
+		data, err := os.ReadFile(filepath.Join(home, "may-"+program))
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(data, &out))
+		return out
+	}
+	for what, ok := range allowed("gaia-hub") {
+		require.Equal(t, what == "use the network", ok, "the hub may %s", what)
+	}
+	for what, ok := range allowed("gaia-conductor") {
+		require.True(t, ok, "git may not %s", what)
+	}
+	for _, unit := range []string{b.n.Hub(), unit} {
+		var p props
+		require.NoError(t, b.m.link.callOn(b.ctx, objectPath(unit), propsIface+".GetAll", "").Store(&p))
+		require.Equal(t, int32(0), p["OOMScoreAdjust"].Value(), unit)
+		require.Equal(t, "avoid", p["ManagedOOMPreference"].Value(), unit)
+	}
 	info, err := os.Stat(filepath.Join(b.env.Runtime, b.env.Prefix, "hub.sock"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())

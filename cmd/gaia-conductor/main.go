@@ -32,8 +32,8 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
 	var (
-		debug bool
-		code  int
+		debug, check bool
+		code         int
 	)
 	cmd := &cobra.Command{
 		Use:   "gaia-conductor INSTANCE",
@@ -49,11 +49,16 @@ Its agents live in units of their own and outlive it. Settings are in .gaia/cond
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(_ *cobra.Command, args []string) error {
+			if check {
+				code = checkConfig(args[0])
+				return nil
+			}
 			code = conduct(args[0], debug)
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&debug, "debug", false, "log more")
+	cmd.Flags().BoolVar(&check, "check", false, "read the configuration, say what is wrong with it, and end")
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetArgs(args)
 	if err := cmd.Execute(); err != nil {
@@ -61,6 +66,15 @@ Its agents live in units of their own and outlive it. Settings are in .gaia/cond
 		return exitUsage
 	}
 	return code
+}
+
+// checkConfig is what the unit asks before it has a conductor read its configuration again.
+func checkConfig(instance string) int {
+	if err := local.Check(instance, os.Getenv); err != nil {
+		fmt.Fprintf(os.Stderr, "gaia-conductor: %v\n", err)
+		return exitConfig
+	}
+	return 0
 }
 
 func conduct(instance string, debug bool) int {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gaia/domain"
+	"gaia/internal/log"
 	"gaia/internal/usermanager"
 	"gaia/units"
 )
@@ -95,6 +96,16 @@ func (p place) ticket(id string) domain.Ticket {
 func (p place) await(what string, cond func() bool) {
 	p.t.Helper()
 	p.env.WaitFor(p.t, cond, patience, what)
+}
+
+// append adds to conductor.toml.
+func (p place) append(text string) {
+	p.t.Helper()
+	f, err := os.OpenFile(filepath.Join(p.checkout, ".gaia", "conductor.toml"), os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(p.t, err)
+	defer f.Close()
+	_, err = f.WriteString(text)
+	require.NoError(p.t, err)
 }
 
 // bus is a connection to the user's bus.
@@ -191,4 +202,70 @@ func TestBadConfigurationIsNotStartedAgain(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, exitConfig, cmd.ProcessState.ExitCode(), string(out))
 	require.Contains(t, string(out), "nobody")
+}
+
+// What conductor.toml, systemd and the shell of `enable` say reaches a run, and what systemd measured is read back.
+func TestLimitsAndPathReachTheRunAndItsFootprintComesBack(t *testing.T) {
+	p := set(t, `echo "$PATH" > @HOME@/path-$GAIA_TICKET
+i=0; while test $i -lt 100000; do i=$((i+1)); done
+while ! test -e @HOME@/go; do sleep 0.1; done; gaia ticket move done --anyway
+`)
+	p.append("[limits]\nmemory_max = \"512M\"\ntasks_max = 200\ncpu_weight = 50\nrun_time = \"90m\"\nrun_tim = 1\n")
+	_, err := p.env.Systemctl("reload", p.unit)
+	require.Error(t, err, "what is wrong is refused, and said, by systemctl already")
+	require.NotContains(t, p.property("Status"), "refused", "the conductor is left in peace")
+	p.configure("run_tim = 1\n", "")
+	out, err := p.env.Systemctl("reload", p.unit)
+	require.NoError(t, err, out)
+	p.await("the journal to tell that it was read", func() bool {
+		out, err := p.env.Command("journalctl", "--user", "--user-unit="+p.unit, "-o", "cat", "MESSAGE_ID="+log.ConfigReloaded).Output()
+		return err == nil && strings.Contains(string(out), "configuration reloaded")
+	})
+	// Another shell, and no restart of the conductor.
+	tools := filepath.Join(p.env.Home, "tools")
+	enable := p.env.Command("gaia", "conductor", "enable", "shop")
+	enable.Env = append(enable.Env, "PATH="+tools+":"+os.Getenv("PATH"))
+	text, err := enable.CombinedOutput()
+	require.NoError(t, err, string(text))
+
+	p.run("gaia", "ticket", "create", "Do it", "--workflow", domain.Task, "--state", "working")
+	p.await("the agent to run", func() bool {
+		path, err := os.ReadFile(filepath.Join(p.env.Home, "path-SHOP-1"))
+		return err == nil && strings.HasSuffix(string(path), "\n")
+	})
+	path, err := os.ReadFile(filepath.Join(p.env.Home, "path-SHOP-1"))
+	require.NoError(t, err)
+	require.Contains(t, string(path), tools)
+
+	conn := p.bus()
+	var unit dbus.ObjectPath
+	manager := conn.Object("org.freedesktop.systemd1", "/org/freedesktop/systemd1")
+	require.NoError(t, manager.Call("org.freedesktop.systemd1.Manager.GetUnit", 0, p.names.Run("shop", 1)).Store(&unit))
+	for name, want := range map[string]uint64{
+		"MemoryMax": 512 << 20, "TasksMax": 200, "CPUWeight": 50, "RuntimeMaxUSec": uint64((90 * time.Minute).Microseconds()),
+	} {
+		v, err := conn.Object("org.freedesktop.systemd1", unit).GetProperty("org.freedesktop.systemd1.Service." + name)
+		require.NoError(t, err)
+		require.Equal(t, want, v.Value(), name)
+	}
+	var memory bool
+	if group, err := conn.Object("org.freedesktop.systemd1", unit).GetProperty("org.freedesktop.systemd1.Service.ControlGroup"); err == nil {
+		_, err := os.Stat(filepath.Join("/sys/fs/cgroup", group.Value().(string), "memory.peak"))
+		memory = err == nil
+	}
+
+	require.NoError(t, os.WriteFile(filepath.Join(p.env.Home, "go"), nil, 0o644))
+	p.await("the run to be closed", func() bool { return p.property("CurrentLoad") == "@u 0" && p.ticket("SHOP-1").State == "done" })
+	var run domain.Run
+	require.NoError(t, json.Unmarshal([]byte(p.run("gaia", "run", "show", "1", "-o", "json")), &run))
+	require.NotNil(t, run.Footprint)
+	require.Positive(t, run.Footprint.CPUMS)
+	shown := p.run("gaia", "run", "show", "1")
+	require.Contains(t, shown, "CPU time:")
+	if memory {
+		require.Positive(t, run.Footprint.MemoryPeak)
+		require.Contains(t, shown, "memory peak:")
+	} else {
+		t.Log("NOT TESTED HERE: the memory peak; this user manager has no memory controller (gaia doctor names what is not delegated)")
+	}
 }

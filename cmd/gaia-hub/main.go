@@ -30,9 +30,9 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
 	var (
-		config string
-		debug  bool
-		code   int
+		config       string
+		debug, check bool
+		code         int
 	)
 	cmd := &cobra.Command{
 		Use:   "gaia-hub",
@@ -41,17 +41,22 @@ func run(args []string) int {
 
     systemctl --user enable --now gaia-hub.socket
 
-By hand it listens by itself. Settings are in ~/.gaia/hub.toml; all have defaults.`,
+By hand it listens by itself. Settings are in ~/.gaia/hub.toml; all have defaults. SIGHUP reads leases and limits again.`,
 		Args:          cobra.NoArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(*cobra.Command, []string) error {
+			if check {
+				code = checkConfig(config)
+				return nil
+			}
 			code = serve(config, debug)
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", "read this hub.toml instead of ~/.gaia/hub.toml")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log every request")
+	cmd.Flags().BoolVar(&check, "check", false, "read the configuration, say what is wrong with it, and end")
 	cmd.AddCommand(verifyCommand())
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetArgs(args)
@@ -66,10 +71,25 @@ By hand it listens by itself. Settings are in ~/.gaia/hub.toml; all have default
 	return code
 }
 
+// checkConfig is what the unit asks before it has a hub read its configuration again.
+func checkConfig(config string) int {
+	home, _, err := registry.Open(os.Getenv)
+	if err == nil {
+		err = server.Check(server.Options{Home: home, Config: config})
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "gaia-hub: %v\n", err)
+		return exitConfig
+	}
+	return 0
+}
+
 func serve(config string, debug bool) int {
 	logger := log.New(log.Options{Name: "gaia-hub", Debug: debug})
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
 	notify := func(state string) {
 		if _, err := daemon.SdNotify(false, state); err != nil {
 			logger.Debug().Err(err).Msg("the service manager cannot be told")
@@ -82,7 +102,7 @@ func serve(config string, debug bool) int {
 		err = fmt.Errorf("take over the sockets that systemd opened: %w", e)
 	} else {
 		err = server.Run(ctx, server.Options{
-			Home: home, Prefix: prefix, Config: config, Inherited: inherited, Notify: notify, Log: logger,
+			Home: home, Prefix: prefix, Config: config, Inherited: inherited, Notify: notify, Reload: hup, Log: logger,
 		})
 	}
 	switch {

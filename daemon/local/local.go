@@ -58,34 +58,59 @@ func (c *Conductor) Close() {
 	c.person.Close()
 }
 
+// configuration is what the files of a machine say of one conductor.
+type configuration struct {
+	home      registry.Home
+	prefix    string
+	names     units.Names
+	entry     registry.Entry
+	machine   registry.Machine
+	machineID string
+	checkout  registry.Checkout
+}
+
+// Check reads the configuration of a conductor, and nothing else, and returns what is wrong with it.
+func Check(instance string, getenv func(string) string) error {
+	_, err := load(instance, getenv)
+	return err
+}
+
+// load reads the configuration. Its errors match ErrConfig.
+func load(instance string, getenv func(string) string) (c configuration, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+	}()
+	if c.home, c.prefix, err = registry.Open(getenv); err != nil {
+		return c, err
+	}
+	if c.names, err = units.NewNames(c.prefix); err != nil {
+		return c, err
+	}
+	if c.entry, err = c.home.Entry(instance); err != nil {
+		return c, err
+	}
+	if c.machine, err = c.home.Machine(); err != nil {
+		return c, err
+	}
+	if c.machineID, err = domain.MachineID(c.machine.UserID, c.machine.HostID, instance); err != nil {
+		return c, err
+	}
+	c.checkout, err = registry.LoadCheckout(c.entry.Checkout)
+	return c, err
+}
+
 // New reads the configuration and puts the conductor together. It reaches for nothing but files: hub and user manager may
 // be away.
 func New(ctx context.Context, o Options) (*Conductor, error) {
 	config := func(err error) error { return fmt.Errorf("%w: %w", ErrConfig, err) }
-	home, prefix, err := registry.Open(o.Getenv)
+	conf, err := load(o.Instance, o.Getenv)
 	if err != nil {
-		return nil, config(err)
+		return nil, err
 	}
-	names, err := units.NewNames(prefix)
-	if err != nil {
-		return nil, config(err)
-	}
-	entry, err := home.Entry(o.Instance)
-	if err != nil {
-		return nil, config(err)
-	}
-	machine, err := home.Machine()
-	if err != nil {
-		return nil, config(err)
-	}
-	machineID, err := domain.MachineID(machine.UserID, machine.HostID, o.Instance)
-	if err != nil {
-		return nil, config(err)
-	}
-	checkout, err := registry.LoadCheckout(entry.Checkout)
-	if err != nil {
-		return nil, config(err)
-	}
+	home, prefix, names, entry := conf.home, conf.prefix, conf.names, conf.entry
+	machine, machineID, checkout := conf.machine, conf.machineID, conf.checkout
 	notes, err := home.Prepare()
 	if err != nil {
 		return nil, err
@@ -206,7 +231,8 @@ func (checkedOut) GitDir(ctx context.Context, tree string) (string, error) {
 	return workspace.GitDir(ctx, tree)
 }
 
-// machineOf is the machine of one checkout. It reads machine.toml and the user manager's environment each time.
+// machineOf is the machine of one checkout. It reads machine.toml, the PATH that was taken over and the user manager's
+// environment each time.
 type machineOf struct {
 	daemon.Host
 	home    registry.Home
@@ -240,12 +266,16 @@ func (m *machineOf) Environment(ctx context.Context, name string, gaia map[strin
 }
 
 func (m *machineOf) environment(ctx context.Context, conf registry.Machine, name string, gaia map[string]string) (map[string]string, error) {
+	entry, err := m.home.Entry(m.entry.Instance)
+	if err != nil {
+		return nil, err
+	}
 	env, err := m.manager.Environment(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the user manager's environment: %w", err)
 	}
 	return session.Environment(session.EnvInput{
-		Manager: env, Path: m.entry.Path, Bin: m.bin, Pass: conf.Env.Pass, Profile: agent.EnvNames(name), Gaia: gaia,
+		Manager: env, Path: entry.Path, Bin: m.bin, Pass: conf.Env.Pass, Profile: agent.EnvNames(name), Gaia: gaia,
 	}), nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ var ErrConfig = errors.New("bad configuration")
 const (
 	readyEvery = 30 * time.Second // each look is a small write to the disk
 	stopTime   = 10 * time.Second // for requests that are under way
+	closeTime  = 60 * time.Second // for the database to take over what its log holds
 )
 
 // Options are what a hub's process is given.
@@ -47,6 +49,8 @@ type Options struct {
 	Inherited []net.Listener
 	// Notify tells the service manager something; it may be nil.
 	Notify func(state string)
+	// Reload asks for hub.toml to be read again; it may be nil.
+	Reload <-chan os.Signal
 	Clock  clock.Clock // nil is the machine's
 	Log    zerolog.Logger
 }
@@ -61,12 +65,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	cfg, err := load(o)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrConfig, err)
+		return err
 	}
-	path, ok := strings.CutPrefix(cfg.Store, "sqlite://")
-	if !ok {
-		return fmt.Errorf("%w: store: this hub keeps its data in SQLite only; write sqlite:///path/of/database", ErrConfig)
-	}
+	path, _ := strings.CutPrefix(cfg.Store, sqliteScheme)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the folder of the database: %w", err)
 	}
@@ -83,7 +84,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	defer func() {
+		o.Notify(fmt.Sprintf("STATUS=closing the database\nEXTEND_TIMEOUT_USEC=%d", closeTime.Microseconds()))
+		err = errors.Join(err, db.Close())
+	}()
 
 	h := hub.New(hub.Options{Store: db, Clock: o.Clock, Limits: cfg.Limits, Leases: hub.Leases(cfg.Leases), Log: o.Log})
 	if err := h.Open(ctx); err != nil {
@@ -94,10 +98,30 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer ls.close()
-	return serve(ctx, o, h, ls)
+	return serve(ctx, o, cfg, h, ls)
 }
 
+const sqliteScheme = "sqlite://"
+
+// Check reads the configuration, and nothing else, and returns what is wrong with it.
+func Check(o Options) error {
+	_, err := load(o)
+	return err
+}
+
+// load reads the configuration. Its errors match ErrConfig.
 func load(o Options) (registry.Hub, error) {
+	cfg, err := read(o)
+	if err == nil && !strings.HasPrefix(cfg.Store, sqliteScheme) {
+		err = errors.New("store: this hub keeps its data in SQLite only; write sqlite:///path/of/database")
+	}
+	if err != nil {
+		return cfg, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return cfg, nil
+}
+
+func read(o Options) (registry.Hub, error) {
 	if o.Config == "" {
 		return o.Home.Hub()
 	}
@@ -117,7 +141,7 @@ func load(o Options) (registry.Hub, error) {
 	return cfg, nil
 }
 
-func serve(ctx context.Context, o Options, h *hub.Hub, ls *listeners) error {
+func serve(ctx context.Context, o Options, cfg registry.Hub, h *hub.Hub, ls *listeners) error {
 	face := api.New(api.Options{Hub: h, Log: o.Log})
 	srv := &http.Server{
 		Handler: face,
@@ -144,9 +168,10 @@ func serve(ctx context.Context, o Options, h *hub.Hub, ls *listeners) error {
 	o.Log.Info().Str(log.MessageID, log.HubReady).Str("listen", where).Msg("the hub is ready")
 	o.Notify("READY=1\nSTATUS=ready on " + where)
 	group.Go(func() error { return tend(inner, o, h, where) })
+	group.Go(func() error { return followReloads(inner, o, cfg, h, where) })
 	group.Go(func() error {
 		<-inner.Done()
-		o.Notify("STOPPING=1\nSTATUS=answering what is under way")
+		o.Notify(fmt.Sprintf("STOPPING=1\nSTATUS=answering what is under way\nEXTEND_TIMEOUT_USEC=%d", (stopTime + time.Second).Microseconds()))
 		o.Log.Info().Str(log.MessageID, log.HubStopping).Msg("the hub stops")
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 		defer cancel()
@@ -159,6 +184,36 @@ func serve(ctx context.Context, o Options, h *hub.Hub, ls *listeners) error {
 		return err
 	}
 	return nil
+}
+
+// followReloads takes over what of hub.toml can change while the hub runs. A file that is refused changes nothing.
+func followReloads(ctx context.Context, o Options, cfg registry.Hub, h *hub.Hub, where string) error {
+	refused := false
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-o.Reload:
+		}
+		o.Notify(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", o.Clock.Mono().Microseconds()))
+		next, err := load(o)
+		if err == nil && (next.Store != cfg.Store || !slices.Equal(next.Listen, cfg.Listen)) {
+			err = errors.New("listen or store has changed; that needs a restart (systemctl --user restart " + o.Prefix + "-hub.service)")
+		}
+		switch {
+		case err != nil:
+			refused = true
+			o.Log.Error().Str(log.MessageID, log.ConfigRefused).Err(err).Msg("the new hub.toml is refused; the last good one stays in force")
+			o.Notify("READY=1\n" + sdnotify.Status("ready on "+where+", the new hub.toml is refused: "+err.Error()))
+			continue
+		case refused:
+			refused = false
+			o.Notify("STATUS=ready on " + where)
+		}
+		h.SetRules(next.Limits, hub.Leases(next.Leases))
+		o.Log.Info().Str(log.MessageID, log.ConfigReloaded).Msg("hub.toml is read anew: its leases and limits hold from now on")
+		o.Notify("READY=1")
+	}
 }
 
 // tend is the hub's own loop. The watchdog is fed by its turns: a hub whose database refuses to write still turns, and a

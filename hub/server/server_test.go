@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -72,7 +73,18 @@ func start(t *testing.T, o server.Options) *process {
 		defer close(finished)
 		p.done <- server.Run(ctx, o)
 	}()
-	t.Cleanup(func() { stop(); <-finished })
+	t.Cleanup(func() {
+		stop()
+		<-finished
+		if t.Failed() {
+			t.Logf("the hub told %q", p.told)
+			select {
+			case err := <-p.done:
+				t.Logf("and ended: %v", err)
+			default:
+			}
+		}
+	})
 	return p
 }
 
@@ -201,6 +213,51 @@ func TestBadConfiguration(t *testing.T) {
 	require.ErrorIs(t, server.Run(t.Context(), server.Options{Home: home(t), Config: "/nowhere/hub.toml"}), server.ErrConfig)
 }
 
+func TestReload(t *testing.T) {
+	t.Parallel()
+	h := home(t)
+	hup := make(chan os.Signal)
+	p := start(t, server.Options{Home: h, Reload: hup})
+	eventually(t, "READY", func() bool { return p.heard("READY=1") })
+	c := client(t, "unix://"+h.HubSocket())
+	attempts := func() int {
+		s, err := c.Snapshot(t.Context(), "")
+		require.NoError(t, err)
+		return s.Limits.MaxAttempts
+	}
+	require.Equal(t, 3, attempts())
+	for _, step := range []struct {
+		toml, status string
+		attempts     int
+	}{
+		{"[limits]\nmax_attempts = 7\n", "", 7},
+		{"[limits]\nmax_atempts = 8\n", "the new hub.toml is refused", 7},
+		{"listen = [\"tcp://127.0.0.1:0\"]\n[limits]\nmax_attempts = 8\n", "needs a restart", 7},
+		{"[limits]\nmax_attempts = 9\n", "ready on ", 9},
+	} {
+		p.forget()
+		require.NoError(t, os.WriteFile(filepath.Join(h.Dir, "hub.toml"), []byte(step.toml), 0o600))
+		hup <- syscall.SIGHUP
+		eventually(t, "READY again", func() bool { return p.heard("READY=1") })
+		require.Equal(t, step.attempts, attempts())
+		p.mu.Lock()
+		var told []string
+		for _, s := range p.told {
+			if !strings.HasPrefix(s, "WATCHDOG") {
+				told = append(told, s)
+			}
+		}
+		p.mu.Unlock()
+		require.Regexp(t, `^RELOADING=1\nMONOTONIC_USEC=[0-9]+$`, told[0])
+		require.Regexp(t, `(?s)READY=1`, told[len(told)-1])
+		require.Contains(t, strings.Join(told, "\n"), step.status)
+	}
+	p.stop()
+	require.NoError(t, <-p.done)
+	require.True(t, p.heard("STOPPING=1\nSTATUS=answering what is under way\nEXTEND_TIMEOUT_USEC=11000000"))
+	require.True(t, p.heard("STATUS=closing the database\nEXTEND_TIMEOUT_USEC="))
+}
+
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	h := home(t)
@@ -314,6 +371,27 @@ func TestUnderSystemd(t *testing.T) {
 	}
 	require.Equal(t, "401", ask(names.Run("shop", 1)))
 	require.Equal(t, "200", ask(env.Prefix+"-other.service"))
+
+	// It reads its limits again; a file with a mistake does not reach it.
+	pid := func() uint32 {
+		st, err := m.Status(t.Context(), names.Hub())
+		require.NoError(t, err)
+		require.Equal(t, "active", st.Active)
+		return st.MainPID
+	}
+	before := pid()
+	conf := filepath.Join(env.GaiaHome, "hub.toml")
+	require.NoError(t, os.WriteFile(conf, []byte("[limits]\nmax_atempts = 5\n"), 0o600))
+	_, err = env.Systemctl("reload", names.Hub())
+	require.Error(t, err)
+	require.NoError(t, os.WriteFile(conf, []byte("[limits]\nmax_attempts = 5\n"), 0o600))
+	said, err := env.Systemctl("reload", names.Hub())
+	require.NoError(t, err, said)
+	eventually(t, "the limits to hold", func() bool {
+		s, err := c.Snapshot(t.Context(), "")
+		return err == nil && s.Limits.MaxAttempts == 5
+	})
+	require.Equal(t, before, pid(), "the same process")
 
 	// The journal has the story, and knows the kinds of events.
 	out, err := env.Command("journalctl", "--user", "--user-unit="+names.Hub(), "-o", "cat", "MESSAGE_ID="+log.HubReady).CombinedOutput()

@@ -17,7 +17,7 @@ const (
 	ConductorStopped = "bf6e45a55cc94c62a6547157cfa5681b" // a conductor has stopped cleanly
 	ConductorFailed  = "b1a506f5820246218910070a37642d41" // a conductor cannot start, or has ended by itself
 	ConductorStuck   = "edbbaef7cbba4b2a9e417a023c4f4a98" // the loop of a conductor does not go on
-	ConfigReloaded   = "9023151850fe4414ba12631441786f29" // a conductor has taken over a changed configuration
+	ConfigReloaded   = "9023151850fe4414ba12631441786f29" // a conductor or the hub has taken over a changed configuration
 	ConfigRefused    = "02fdfd18342346aa85622e1fe4de4bf4" // a changed configuration has a mistake
 	HubUnreachable   = "387b5ae76de24208b61d58440c47c68b" // a conductor gets no answer from the hub
 	HubBack          = "2e9c2fa8a5e148d9a09f3965c06948dd" // the hub answers a conductor again
