@@ -89,9 +89,8 @@ type Config struct {
 
 // The oldest versions with which Gaia was tried.
 var (
-	minTmux    = [2]int{3, 3}
-	minGit     = [2]int{2, 34}
-	minSystemd = 252
+	minTmux = [2]int{3, 3}
+	minGit  = [2]int{2, 34}
 )
 
 // minState is how much disk must be free where hub, run folders and what agents print lie.
@@ -268,15 +267,15 @@ func (d *doctor) manager(ctx context.Context) {
 	case err != nil:
 		d.add("user manager", Fail, "systemctl --user status", "%v", err)
 		return
-	case version < minSystemd:
-		d.add("user manager", Warn, "", "systemd %d is older than %d, the oldest that Gaia was tried with", version, minSystemd)
+	case version < units.OldestSystemd:
+		d.add("user manager", Warn, "", "systemd %d is older than %d, the oldest that Gaia was tried with", version, units.OldestSystemd)
 	default:
 		d.add("user manager", OK, "", "systemd %d", version)
 	}
 	if d.env, err = man.Environment(ctx); err != nil {
 		d.add("user manager", Warn, "systemctl --user show-environment", "its environment cannot be read: %v", err)
 	}
-	d.controllers()
+	d.controllers(ctx)
 	drifts, err := units.FindDrift(ctx, man, d.Names, d.Paths)
 	if err != nil {
 		d.add("unit files", Warn, "", "%v", err)
@@ -309,37 +308,18 @@ func (d *doctor) withManager(fn func(context.Context, *units.Manager) (string, e
 	}
 }
 
-// controllers reads which resource limits the user's manager can set at all.
-func (d *doctor) controllers() {
+// controllers looks which limits of runs have an effect at all.
+func (d *doctor) controllers(ctx context.Context) {
 	const check = "controllers"
-	path := fmt.Sprintf("/sys/fs/cgroup/user.slice/user-%d.slice/user@%d.service/cgroup.controllers", d.UID, d.UID)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		if _, old := os.Stat("/sys/fs/cgroup/cgroup.controllers"); old != nil {
-			d.add(check, Warn, "boot with the kernel's option systemd.unified_cgroup_hierarchy=1", "limits of runs have no effect: this machine uses the old cgroup hierarchies")
-			return
-		}
-		d.add(check, Warn, "log in as this user (ssh or machinectl shell, not su)", "it cannot be seen which limits the user manager can set, so limits of runs may have no effect: %v", err)
-		return
+	can, err := d.man.Abilities(ctx)
+	switch {
+	case err != nil:
+		d.add(check, Warn, "log in as this user (ssh or machinectl shell, not su)", "it cannot be seen whether limits of runs have an effect: %v", err)
+	case can.Lacks() != "":
+		d.add(check, Warn, can.Mend(), "%s", can.Lacks())
+	default:
+		d.add(check, OK, "", "cpu, memory and pids")
 	}
-	d.delegated(string(data))
-}
-
-// delegated says which of the controllers that limits need are missing from a list as the kernel writes it.
-func (d *doctor) delegated(list string) {
-	have := strings.Fields(list)
-	var missing []string
-	for _, c := range []string{"cpu", "memory", "pids"} {
-		if !slices.Contains(have, c) {
-			missing = append(missing, c)
-		}
-	}
-	if len(missing) > 0 {
-		d.add("controllers", Warn, "sudo systemctl edit user@.service, with the lines [Service] and Delegate=cpu cpuset io memory pids; then restart the machine",
-			"limits of runs have no effect for %s: the controllers are not delegated to the user manager", strings.Join(missing, ", "))
-		return
-	}
-	d.add("controllers", OK, "", "cpu, memory and pids")
 }
 
 func (d *doctor) linger(ctx context.Context) {

@@ -296,22 +296,6 @@ func TestRuntimeFolder(t *testing.T) {
 	require.Contains(t, f.Mend, "dbus-user-session")
 }
 
-func TestDelegated(t *testing.T) {
-	t.Parallel()
-	for list, want := range map[string]string{"cpuset cpu io memory pids\n": "", "memory pids": "for cpu:", "cpu io": "for memory, pids:", "": "for cpu, memory, pids:"} {
-		var d doctor
-		d.delegated(list)
-		f := d.found[0]
-		if want == "" {
-			require.Equal(t, OK, f.Level)
-			continue
-		}
-		require.Equal(t, Warn, f.Level)
-		require.Contains(t, f.Text, want)
-		require.Contains(t, f.Mend, "Delegate=")
-	}
-}
-
 // TestLinger: off is a failure with the exact command, unknown is not.
 func TestLinger(t *testing.T) {
 	t.Parallel()

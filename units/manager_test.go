@@ -455,7 +455,12 @@ func TestEnvironmentAndVersion(t *testing.T) {
 	require.NotEmpty(t, env["PATH"])
 	v, err := b.m.SystemdVersion(b.ctx)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, v, 252)
+	require.GreaterOrEqual(t, v, OldestSystemd)
+	can, err := b.m.Abilities(b.ctx)
+	require.NoError(t, err)
+	require.Equal(t, v, can.Systemd)
+	require.True(t, can.Unified)
+	require.Equal(t, len(can.Missing) > 0, can.Mend() != "")
 }
 
 func TestTheManagersPrivateSocketIsEnough(t *testing.T) {

@@ -126,6 +126,7 @@ func serve(ctx context.Context, c *local.Conductor) error {
 	defer side.Wait()
 	defer cancel()
 	side.Go(func() { c.Bus.Run(ctx) })
+	side.Go(func() { c.WarnOnce(ctx) })
 	side.Go(func() {
 		for {
 			select {

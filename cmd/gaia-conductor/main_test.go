@@ -266,6 +266,10 @@ while ! test -e @HOME@/go; do sleep 0.1; done; gaia ticket move done --anyway
 		require.Positive(t, run.Footprint.MemoryPeak)
 		require.Contains(t, shown, "memory peak:")
 	} else {
+		out, err := p.env.Command("journalctl", "--user", "--user-unit="+p.unit, "-o", "cat", "MESSAGE_ID="+log.LimitsLacking).Output()
+		require.NoError(t, err)
+		require.Equal(t, 1, strings.Count(string(out), "the limits "), "once, and not for each run: %s", out)
+		require.Contains(t, string(out), "memory_max")
 		t.Log("NOT TESTED HERE: the memory peak; this user manager has no memory controller (gaia doctor names what is not delegated)")
 	}
 }

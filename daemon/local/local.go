@@ -49,6 +49,24 @@ type Conductor struct {
 	manager *Manager
 	client  *remote.Client
 	person  *remote.Client
+	log     zerolog.Logger
+}
+
+// WarnOnce says in one line what this machine cannot do with the limits of runs: to say it of each would hide everything
+// else. Where the user manager does not answer, that is said elsewhere.
+func (c *Conductor) WarnOnce(ctx context.Context) {
+	can, err := c.manager.Abilities(ctx)
+	if err != nil {
+		c.log.Debug().Err(err).Msg("whether limits of runs have an effect is not known")
+		return
+	}
+	if lacks := can.Lacks(); lacks != "" {
+		c.log.Warn().Str(log.MessageID, log.LimitsLacking).Int("systemd", can.Systemd).Msgf("%s (gaia doctor says what mends it)", lacks)
+	}
+	if can.Systemd < units.OldestSystemd {
+		c.log.Warn().Str(log.MessageID, log.LimitsLacking).Int("systemd", can.Systemd).
+			Msgf("systemd %d is older than %d, the oldest that Gaia was tried with", can.Systemd, units.OldestSystemd)
+	}
 }
 
 // Close gives back what New took.
@@ -188,7 +206,7 @@ func New(ctx context.Context, o Options) (*Conductor, error) {
 		return nil, config(err)
 	}
 	bus := daemon.NewBusObject(d, prefix, names.BusName(o.Instance), home.RuntimeRoot, o.Getenv("DBUS_SESSION_BUS_ADDRESS"))
-	return &Conductor{Conductor: d, Bus: bus, manager: manager, client: client, person: person}, nil
+	return &Conductor{Conductor: d, Bus: bus, manager: manager, client: client, person: person, log: logger}, nil
 }
 
 // needToken draws the conductor's token where there is none yet. It is on disk before the hub hears of it, so that a lost

@@ -121,3 +121,12 @@ func (m *Manager) Environment(ctx context.Context) (map[string]string, error) {
 	}
 	return c.Environment(ctx)
 }
+
+// Abilities returns what becomes of the limits of runs on this machine.
+func (m *Manager) Abilities(ctx context.Context) (units.Abilities, error) {
+	c, err := m.get(ctx)
+	if err != nil {
+		return units.Abilities{}, err
+	}
+	return c.Abilities(ctx)
+}

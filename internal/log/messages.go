@@ -19,6 +19,7 @@ const (
 	ConductorStuck   = "edbbaef7cbba4b2a9e417a023c4f4a98" // the loop of a conductor does not go on
 	ConfigReloaded   = "9023151850fe4414ba12631441786f29" // a conductor or the hub has taken over a changed configuration
 	ConfigRefused    = "02fdfd18342346aa85622e1fe4de4bf4" // a changed configuration has a mistake
+	LimitsLacking    = "814da8ca2ae446b3bf047abd9b364f47" // this machine cannot limit or measure runs as it should
 	HubUnreachable   = "387b5ae76de24208b61d58440c47c68b" // a conductor gets no answer from the hub
 	HubBack          = "2e9c2fa8a5e148d9a09f3965c06948dd" // the hub answers a conductor again
 	Superseded       = "fd5a8aebbd094aa79d138094bfbc44a8" // a newer process has registered as this conductor
