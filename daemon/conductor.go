@@ -95,6 +95,7 @@ type run struct {
 	gone     int           // complete listings without it, in a row
 	unknowns int           // failed probes, in a row
 
+	tells     bool          // its agent writes down what it does
 	doneAt    time.Duration // Mono, when the own state write was first heard of
 	done      bool
 	leaseFrom time.Duration // Boot, at the sending of the claim
@@ -275,8 +276,11 @@ func (d *Conductor) untilNext() time.Duration {
 		}
 	}
 	for _, r := range d.runs {
-		if r.done && r.session != domain.SessionGone {
-			due(r.doneAt + d.settings.Grace)
+		if over := r.doneAt + d.settings.Grace; r.done && r.session != domain.SessionGone {
+			if r.tells && over > d.ticked {
+				due(min(d.ticked+graceLook, over))
+			}
+			due(over)
 		}
 		if r.gone == 1 && r.fate.State.Live() {
 			due(r.goneAt + secondLook)
@@ -301,6 +305,10 @@ func (d *Conductor) breathe(ctx context.Context) {
 	case <-time.After(250 * time.Millisecond):
 	}
 }
+
+// graceLook is how often it is looked whether an agent has ended the turn in which it wrote its state. It says so in a file,
+// of which nothing tells.
+const graceLook = time.Second
 
 // secondLook is how far apart two listings must be to count as two.
 const secondLook = 2 * time.Second

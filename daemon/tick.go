@@ -482,6 +482,9 @@ func (d *Conductor) view(r *run, boot string) view {
 	v.verdict = has(err)
 	a, err := folder.Activity()
 	if err == nil {
+		d.mu.Lock()
+		r.tells = true
+		d.mu.Unlock()
 		// Only an idleness that began after the state write is the end of the turn in which it was made.
 		v.idle = a.Status == domain.ActivityIdle && !a.Since.Before(v.fate.EndedAt.Time)
 		waits := a.Status == domain.ActivityBlocked || a.Status == domain.ActivityIdle

@@ -36,6 +36,23 @@ func TestTheLoopWaitsForWhatFallsDueAndForThatOnce(t *testing.T) {
 	require.False(t, w.only().FinalizedAt.IsZero())
 }
 
+// An agent that tells what it does is looked at often once its state is written, so that its run ends with its turn.
+func TestTheEndOfATurnIsSeenSoon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	folder := session.Folder(filepath.Join(w.runs, r.ID))
+	require.NoError(t, folder.WriteActivity(domain.Activity{Status: domain.ActivityWorking, Since: domain.At(w.clock.Now())}))
+	require.NoError(t, w.hub.Move(r.ID, "done", "h"))
+	require.NoError(t, p.tick())
+	require.Equal(t, time.Second, p.d.untilNext())
+	w.clock.Advance(time.Second)
+	require.NoError(t, folder.WriteActivity(domain.Activity{Status: domain.ActivityIdle, Since: domain.At(w.clock.Now())}))
+	p.ticks(1)
+	require.True(t, w.hosts.stopped(r.ID))
+}
+
 func TestTheEndOfATicketsWaitIsNotSleptThrough(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
