@@ -462,19 +462,42 @@ func (d *doctor) checkouts(ctx context.Context) {
 	if len(entries) == 0 {
 		d.add("registry", Warn, "gaia init", "no checkout is set up on this machine")
 	}
+	differs := map[string]Difference{}
+	if d.man != nil {
+		known, err := Differences(ctx, d.man, d.Names, entries)
+		strangers, err2 := Strangers(ctx, d.man, d.Names, entries)
+		if err := errors.Join(err, err2); err != nil {
+			d.add("registry", Warn, "", "it cannot be compared with the units: %v", err)
+		}
+		for _, f := range known {
+			differs[f.Instance] = f
+		}
+		for _, f := range strangers {
+			d.add("registry", Warn, f.Mend, "%s", f.Text)
+		}
+	}
 	for _, e := range entries {
-		d.checkout(ctx, e)
+		d.checkout(ctx, e, differs[e.Instance])
 	}
 }
 
-func (d *doctor) checkout(ctx context.Context, e registry.Entry) {
+func (d *doctor) checkout(ctx context.Context, e registry.Entry, differs Difference) {
 	check := "conductor " + e.Instance
+	switch {
+	case differs.Gone:
+		d.add(check, Fail, differs.Mend, "%s", differs.Text)
+		return
+	case differs.Text != "":
+		d.add(check, Warn, differs.Mend, "%s", differs.Text)
+	}
 	co, err := registry.LoadCheckout(e.Checkout)
 	if err != nil {
 		d.add(check, Fail, "edit "+filepath.Join(e.Checkout, registry.CheckoutFile), "%v", err)
 		return
 	}
-	d.unit(ctx, check, e)
+	if differs.Status.Load == "" || differs.Status.Load == "loaded" {
+		d.unit(ctx, check, e)
+	}
 	d.agents(check, e, co)
 	d.hooks(check, e, co)
 	g, err := workspace.New(workspace.Config{

@@ -74,6 +74,21 @@ func TestWithAUserManager(t *testing.T) {
 	require.Equal(t, Fail, f.Level)
 	require.Equal(t, "journalctl --user -u "+unit, f.Mend)
 
+	// What was done behind Gaia's back.
+	ghost := p.config.Names.Conductor("ghost")
+	require.NoError(t, man.Enable(t.Context(), ghost))
+	f = finding("registry")
+	require.Equal(t, Warn, f.Level)
+	require.Equal(t, "systemctl --user disable --now "+ghost, f.Mend)
+	require.NoError(t, man.Disable(t.Context(), ghost))
+	entries, err := home.Entries()
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(entries[0].Checkout, entries[0].Checkout+".moved"))
+	f = finding("conductor shop")
+	require.Equal(t, Fail, f.Level)
+	require.Equal(t, "gaia conductor remove shop", f.Mend)
+	require.NoError(t, os.Rename(entries[0].Checkout+".moved", entries[0].Checkout))
+
 	// The files of another installation are drift until they are mended.
 	p.config.Paths.Bin = "/usr/lib/gaia"
 	f = finding("unit files")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gaia/doctor"
 	"gaia/domain"
 	"gaia/internal/render"
 	"gaia/registry"
@@ -26,7 +27,7 @@ func (a *app) conductorCommand() *cobra.Command {
 tickets and hosts agents. Where no instance is given, that of the present checkout is meant.`,
 	}
 	cmd.AddCommand(
-		a.conductorInit(), a.conductorEnable(), a.conductorDisable(),
+		a.conductorInit(), a.conductorEnable(), a.conductorDisable(), a.conductorRemove(),
 		a.conductorJob("start", "Start a conductor", "", (*units.Manager).Start),
 		a.conductorJob("stop", "Stop a conductor; its agents go on", "It takes care of them again when it is started.", (*units.Manager).Stop),
 		a.conductorJob("restart", "Restart a conductor; its agents go on", "", (*units.Manager).Restart),
@@ -85,22 +86,32 @@ type conductorView struct {
 	Text      string            `json:"status_text"` // what the unit says of itself
 	PID       uint32            `json:"pid"`
 	Restarts  uint32            `json:"restarts"`
-	Replaced  bool              `json:"replaced"`  // its program on the disk is another one by now
+	Replaced  bool              `json:"replaced"` // its program on the disk is another one by now
+	Differs   string            `json:"differs"`  // what units or disk say otherwise than the registry, "" for nothing
+	Mend      string            `json:"mend"`     // the command that puts that right
+	gone      bool              // its checkout
 	Hub       *domain.Conductor `json:"conductor"` // null where the hub does not know it or does not answer
 }
 
-// views describes the conductors of this machine. Where the hub does not answer, that part is missing, and hubErr says why.
-func (a *app) views(ctx context.Context, home registry.Home, c *remote.Client, entries []registry.Entry) (out []conductorView, hubErr, err error) {
-	out = []conductorView{}
-	man, err := a.manager(ctx, home)
-	if err != nil {
-		return nil, nil, err
+// viewOf is what systemd says of a conductor.
+func viewOf(st units.Status) conductorView {
+	return conductorView{
+		Unit: st.Name, Active: st.Active, Enabled: cmpOr(st.UnitFileState, st.Load), Text: st.StatusText, PID: st.MainPID,
+		Restarts: st.NRestarts, Replaced: st.Replaced(),
 	}
-	defer man.Close()
+}
+
+// views describes conductors of this machine. Where the hub does not answer, that part is missing, and hubErr says why.
+func (a *app) views(ctx context.Context, home registry.Home, man *units.Manager, c *remote.Client, entries []registry.Entry) (out []conductorView, hubErr, err error) {
+	out = []conductorView{}
 	atHub := map[string]domain.Conductor{}
 	all, hubErr := c.Conductors(ctx, remote.Query{})
 	for _, con := range all {
 		atHub[con.MachineID] = con
+	}
+	differs, err := doctor.Differences(ctx, man, a.names(), entries)
+	if err != nil {
+		return nil, nil, err
 	}
 	for _, e := range entries {
 		id, err := machineID(home, e)
@@ -112,17 +123,34 @@ func (a *app) views(ctx context.Context, home registry.Home, c *remote.Client, e
 		if err != nil {
 			return nil, nil, err
 		}
-		v := conductorView{
-			Instance: e.Instance, MachineID: id, Checkout: e.Checkout, Project: e.Project, Unit: unit, Active: st.Active,
-			Enabled: cmpOr(st.UnitFileState, st.Load), Text: st.StatusText, PID: st.MainPID, Restarts: st.NRestarts,
-			Replaced: st.Replaced(),
-		}
+		v := viewOf(st)
+		v.Instance, v.MachineID, v.Checkout, v.Project = e.Instance, id, e.Checkout, e.Project
 		if con, ok := atHub[id]; ok {
 			v.Hub = &con
+		}
+		for _, d := range differs {
+			if d.Instance == e.Instance {
+				v.Differs, v.Mend, v.gone = d.Text, d.Mend, d.Gone
+			}
 		}
 		out = append(out, v)
 	}
 	return out, hubErr, nil
+}
+
+// strangers describes the units that belong to no conductor of the registry.
+func (a *app) strangers(ctx context.Context, man *units.Manager, entries []registry.Entry) ([]conductorView, error) {
+	all, err := doctor.Strangers(ctx, man, a.names(), entries)
+	if err != nil {
+		return nil, err
+	}
+	var out []conductorView
+	for _, d := range all {
+		v := viewOf(d.Status)
+		v.Instance, v.Differs, v.Mend = d.Instance, d.Text, d.Mend
+		out = append(out, v)
+	}
+	return out, nil
 }
 
 func (a *app) conductorList() *cobra.Command {
@@ -146,12 +174,27 @@ func (a *app) conductorList() *cobra.Command {
 				if err != nil {
 					return render.Value{}, err
 				}
-				views, hubErr, err := a.views(ctx, home, c, entries)
+				man, err := a.manager(ctx, home)
 				if err != nil {
 					return render.Value{}, err
 				}
+				defer man.Close()
+				views, hubErr, err := a.views(ctx, home, man, c, entries)
+				if err != nil {
+					return render.Value{}, err
+				}
+				unknown, err := a.strangers(ctx, man, entries)
+				if err != nil {
+					return render.Value{}, err
+				}
+				views = append(views, unknown...)
 				if hubErr != nil && !a.watch {
 					a.say("the hub does not answer, so its view is missing: %v", hubErr)
+				}
+				for _, v := range views {
+					if v.Differs != "" && !a.watch {
+						a.say("%s: %s (%s)", v.Instance, v.Differs, v.Mend)
+					}
 				}
 				return a.conductorsValue(views), nil
 			})
@@ -165,7 +208,9 @@ func (a *app) conductorsValue(views []conductorView) render.Value {
 	v := render.Value{Data: views}
 	rows := make([][]string, len(views))
 	for i, c := range views {
-		v.Names = append(v.Names, c.Instance)
+		if c.MachineID != "" {
+			v.Names = append(v.Names, c.Instance)
+		}
 		status, load := "-", "-"
 		if c.Hub != nil {
 			status, load = string(c.Hub.Status), strconv.Itoa(c.Hub.CurrentLoad)+"/"+strconv.Itoa(c.Hub.MaxParallel)
@@ -174,7 +219,14 @@ func (a *app) conductorsValue(views []conductorView) render.Value {
 		if c.Replaced {
 			unit += ", replaced"
 		}
-		rows[i] = []string{c.Instance, c.Project, unit, c.Enabled, status, load, c.MachineID, c.Checkout}
+		checkout := c.Checkout
+		switch {
+		case checkout == "":
+			checkout = "not in the registry"
+		case c.gone:
+			checkout += " (gone)"
+		}
+		rows[i] = []string{c.Instance, cmpOr(c.Project, "-"), unit, c.Enabled, status, load, cmpOr(c.MachineID, "-"), checkout}
 	}
 	v.Table = func(w io.Writer) error {
 		if len(views) == 0 {
@@ -208,7 +260,12 @@ func (a *app) conductorStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			views, hubErr, err := a.views(cmd.Context(), home, c, []registry.Entry{e})
+			man, err := a.manager(cmd.Context(), home)
+			if err != nil {
+				return err
+			}
+			defer man.Close()
+			views, hubErr, err := a.views(cmd.Context(), home, man, c, []registry.Entry{e})
 			if err != nil {
 				return err
 			}
@@ -238,6 +295,12 @@ func (a *app) conductorStatus() *cobra.Command {
 			}})
 			if err == nil && v.Replaced {
 				a.say("Its program has been replaced since it was started: gaia conductor restart %s (its agents go on)", v.Instance)
+			}
+			if err == nil && v.Differs != "" {
+				a.say("It is not as it should be: %s (%s)", v.Differs, v.Mend)
+			}
+			if err == nil && v.Active != "active" && v.Differs != "" {
+				return errUnhealthy
 			}
 			if err == nil && v.Active != "active" {
 				a.say("It does not run: gaia conductor start %s", v.Instance)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gaia/domain"
 	"gaia/internal/render"
 	"gaia/registry"
 	"gaia/units"
@@ -26,7 +27,11 @@ func (a *app) conductorEnable() *cobra.Command {
 a shell in which they are found. Unit files are written where systemd finds none.
 
 Agents end with your last log-out unless lingering is on. Where it is not, a person at a terminal is asked; --linger
-turns it on unasked, and --no-linger leaves it as it is.`,
+turns it on unasked, and --no-linger leaves it as it is.
+
+Worktrees of finished tickets stay until gaia conductor reap. To have that done every day:
+
+    systemctl --user enable --now gaia-reap@INSTANCE.timer`,
 		Example: `  gaia conductor enable --now
   gaia conductor enable shop --linger`,
 		Args:              cobra.MaximumNArgs(1),
@@ -188,6 +193,69 @@ func (a *app) conductorDisable() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&now, "now", false, "stop it, too")
 	return cmd
+}
+
+func (a *app) conductorRemove() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove INSTANCE",
+		Short: "Take a conductor out of this machine's registry",
+		Long: `Take a conductor out of this machine's registry, as for a checkout that is gone or has been moved: it is stopped and
+disabled. Nothing else is removed: worktrees, branches, run folders and what the hub knows stay. gaia init, in a checkout
+of the project, makes one again; with the same --instance it goes on with the same worktrees.
+
+It is refused while one of its runs is at work.`,
+		Example:           "  gaia conductor remove shop",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: a.completeFirst(a.instanceNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withConductor(cmd.Context(), args, a.remove)
+		},
+	}
+}
+
+func (a *app) remove(ctx context.Context, man *units.Manager, e registry.Entry) error {
+	home, err := a.home()
+	if err != nil {
+		return err
+	}
+	n := a.names()
+	conductor, timer := n.Conductor(e.Instance), n.ReapTimer(e.Instance)
+	working := func() error {
+		runs, err := man.ListRuns(ctx, n, e.Instance)
+		if err != nil {
+			return err
+		}
+		for _, r := range runs {
+			if r.Running() {
+				return fmt.Errorf("%w: %s is at work (gaia conductor drain %s, or gaia run stop)", domain.ErrConflict, r.Name, e.Instance)
+			}
+		}
+		return nil
+	}
+	if err := working(); err != nil {
+		return err
+	}
+	for _, unit := range []string{timer, conductor} {
+		if err := man.Stop(ctx, unit); err != nil {
+			return err
+		}
+	}
+	if err := working(); err != nil { // it may have begun one until just now
+		return err
+	}
+	if err := man.Disable(ctx, conductor, timer); err != nil {
+		return fmt.Errorf("disable the conductor: %w", err)
+	}
+	if err := man.ResetFailed(ctx, conductor); err != nil {
+		return err
+	}
+	if err := home.Remove(ctx, e.Instance); err != nil {
+		return err
+	}
+	return a.print(render.Value{Data: e, Names: []string{e.Instance}, Table: func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%s is no conductor of this machine any more; its worktrees and runs stay\n", e.Instance)
+		return err
+	}})
 }
 
 // unitView is how a conductor's unit is after it was changed.
