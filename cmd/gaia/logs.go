@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -94,7 +95,14 @@ type journalPrinter struct {
 	any  bool
 }
 
+// ofInstallation finds the prefix of the installation that a unit belongs to.
+var ofInstallation = regexp.MustCompile(`^([a-z][a-z0-9]{0,15})-(?:hub\.(?:service|socket)|(?:conductor|reap)@.+|run-.+-[0-9]+\.service)$`)
+
 func (p *journalPrinter) print(e journal.Entry) error {
+	// Another installation of the same user, a demo for one, may have a ticket of the same name.
+	if m := ofInstallation.FindStringSubmatch(e.Unit); m != nil && m[1] != p.a.names().Prefix {
+		return nil
+	}
 	p.any = true
 	if p.a.format == render.Table {
 		_, err := io.WriteString(p.a.out, p.row(e))
@@ -203,6 +211,17 @@ func (s subject) matches() [][]journal.Match {
 	return out
 }
 
+// addRun adds a run of the hub's. One that was over before its start was told has no unit there; its folder has.
+func (s *subject) addRun(home registry.Home, r domain.Run) {
+	unit := string(r.Unit)
+	if unit == "" && isID(r.ID) {
+		if spec, err := session.Folder(home.RunDir(r.ID)).Load(); err == nil {
+			unit = spec.Unit
+		}
+	}
+	s.add(r.ID, unit)
+}
+
 func (s *subject) add(id, unit string) {
 	s.runs = append(s.runs, id)
 	if unit != "" {
@@ -246,7 +265,7 @@ func (a *app) storyAtHub(ctx context.Context, c *remote.Client, home registry.Ho
 	if kind == "run" || kind == "" && (numbered(ref) || isID(ref)) {
 		var r domain.Run
 		if r, runErr = a.findRun(ctx, c, ref); runErr == nil {
-			s.add(r.ID, string(r.Unit))
+			s.addRun(home, r)
 			a.sayElsewhere(home, s)
 			return s, nil
 		}
@@ -267,7 +286,7 @@ func (a *app) storyAtHub(ctx context.Context, c *remote.Client, home registry.Ho
 	}
 	s.ticket = k.Identifier
 	for _, r := range runs {
-		s.add(r.ID, string(r.Unit))
+		s.addRun(home, r)
 	}
 	a.sayElsewhere(home, s)
 	return s, nil

@@ -62,6 +62,7 @@ func story() []string {
 		entry("SYSLOG_IDENTIFIER", "gaia-hub", "MESSAGE", "the hub is ready"),
 		entry("SYSLOG_IDENTIFIER", "gaia-conductor", "GAIA_TICKET", "SHOP-1", "GAIA_RUN", "RUN", "MESSAGE", "claimed SHOP-1"),
 		entry("SYSLOG_IDENTIFIER", "gaia-session", "GAIA_TICKET", "SHOP-1", "GAIA_RUN", "unknown", "MESSAGE", "two\nlines\x1b]0;title\a", "PRIORITY", "4"),
+		entry("SYSLOG_IDENTIFIER", "gaia-hub", "_SYSTEMD_USER_UNIT", "demo-hub.service", "GAIA_TICKET", "SHOP-1", "MESSAGE", "of another installation"),
 		entry("_COMM", "systemd", "USER_UNIT", "gaia-run-shop-1.service", "MESSAGE", "Started it.", "PRIORITY", "3", "__CURSOR", "s=1;i=2"),
 		`{"__REALTIME_TIMESTAMP":"1796102544587958","MESSAGE":null,"PRIORITY":"7"}`,
 	}
@@ -132,9 +133,19 @@ func TestRunLogs(t *testing.T) {
 	called = w.journal()
 	require.Contains(t, w.call("", "run", "logs", "1").err, "has nothing of it")
 
+	// A run that was over before its start was told: its folder knows the unit.
+	w.ticket("create", "Quick")
+	quick, _ := w.claim(con)
+	_, err = session.Create(filepath.Join(w.env["GAIA_HOME"], "state", "runs", quick.Run.ID), session.Spec{
+		Run: quick.Run.ID, Number: 2, Project: "SHOP", Ticket: quick.Ticket.ID, Identifier: "SHOP-2", Unit: "gaia-run-shop-2.service",
+	}, "token")
+	require.NoError(t, err)
+	r := w.call("", "run", "logs", "2")
+	require.Zero(t, r.code, r.err)
+	require.Contains(t, called(), "USER_UNIT=gaia-run-shop-2.service")
+
 	// Without the hub, by what lies here.
 	away := w.with("GAIA_HUB", "unix:///nonexistent/hub.sock")
-	called()
 	for _, c := range []struct {
 		ref  string
 		want []string

@@ -88,7 +88,8 @@ func TestTheJournalTellsATicketsStory(t *testing.T) {
 	require.Subset(t, ofConductor, ofRun)
 	require.Less(t, len(ofRun), len(ofConductor), "the second run's are left out")
 	require.Equal(t, ofRun, w.story("conductor", "logs", "shop", "--run", number, "--ticket", first))
-	require.Len(t, w.story("run", "logs", first, "-n", "1"), 1)
+	require.LessOrEqual(t, len(w.story("run", "logs", first, "-n", "1")), 1) // none where another test has written the last line
+	require.Equal(t, of[len(of)-1:], w.story("run", "logs", number, "-n", "1"))
 	require.Empty(t, w.story("run", "logs", first, "--until", "1h"))
 	require.Equal(t, all, w.story("run", "logs", first, "--since", "1h"))
 	for _, e := range w.story("run", "logs", first, "--priority", "warning") {
