@@ -21,7 +21,7 @@ TESTFLAGS ?= -race -timeout 20m -parallel 8
 HERE := env -u GOOS -u GOARCH
 TOOL := $(HERE) go tool -modfile=tools/go.mod
 
-.PHONY: build man completions install package demo bench test boot-test lint clean
+.PHONY: build man completions install package demo pictures bench test boot-test lint clean
 
 # Static and without cgo: one file runs on every distribution.
 build:
@@ -62,6 +62,13 @@ AGENT ?= script
 demo:
 	packaging/deps.sh
 	go run ./internal/demo $(AGENT)
+
+# The pictures of the guides, taken anew from what the commands really show. It needs npm, for the agent that is seen at work.
+pictures:
+	packaging/deps.sh
+	mkdir -p '$(BUILD)'
+	go run ./internal/pictures >'$(BUILD)/pictures.tar'
+	tar -x -m --no-same-owner -C docs/pictures -f '$(BUILD)/pictures.tar'
 
 # What Gaia costs, as ratios to floors that are measured in the same run; BENCH names some of the measures. The table is
 # printed, and bench.json has the same.
