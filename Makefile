@@ -45,6 +45,7 @@ install: build man completions
 	install -D -m 644 internal/log/gaia.catalog '$(DESTDIR)$(PREFIX)/lib/systemd/catalog/gaia.catalog'
 	for page in '$(BUILD)'/man/*.[1-8]; do \
 	  install -D -m 644 "$$page" '$(DESTDIR)$(PREFIX)/share/man/man'"$${page##*.}/$$(basename "$$page")"; done
+	for file in conductor hub machine; do ln -sf "gaia-$$file.toml.5" '$(DESTDIR)$(PREFIX)/share/man/man5/'"$$file.toml.5"; done # as the files are called
 	install -D -m 644 '$(BUILD)/completions/bash' '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gaia'
 	install -D -m 644 '$(BUILD)/completions/zsh' '$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gaia'
 	install -D -m 644 '$(BUILD)/completions/fish' '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gaia.fish'

@@ -19,6 +19,10 @@ mv "$root/usr/share/zsh/site-functions/_gaia" "$folder/_gaia"
 rm -r "$root/usr/share/zsh" "$root/usr/share/doc/gaia/LICENSE"
 
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
+find "$root/usr/share/man" -type l -print0 | while IFS= read -rd '' link; do
+  ln -s "$(readlink "$link").gz" "$link.gz"
+  rm "$link"
+done
 doc=$root/usr/share/doc/gaia
 gzip -9n <CHANGELOG.md >"$doc/NEWS.gz"
 # The licences of what is linked into the programs ask for their text to come with them.
