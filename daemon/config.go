@@ -21,8 +21,6 @@ type Workspace interface {
 	domain.Workspace
 	// Base returns that commit, without a fetch.
 	Base(ctx context.Context) (string, error)
-	// Path returns where a ticket's worktree is or would be.
-	Path(identifier string) string
 	// GitDir returns the git directory of a worktree.
 	GitDir(ctx context.Context, tree string) (string, error)
 	// KeepSpares sees to it that n spare worktrees are ready, none where less than minFree bytes of disk are free. While the

@@ -110,7 +110,7 @@ func (d *Conductor) assign(ctx context.Context, r *run) (*domain.Assignment, err
 			Run: r.id, Ticket: a.Ticket.ID, Identifier: a.Ticket.Identifier, Title: a.Ticket.Title, Instance: d.cfg.Instance,
 			Prefix: d.cfg.Prefix, Project: a.Project.Key, Number: a.Run.Number, Attempt: a.Run.Attempt, State: a.Run.StateAtStart,
 			Unit: d.cfg.Names.Unit(a.Run.Number), Socket: d.cfg.Names.Socket(r.id), Hub: d.cfg.Hub, GaiaBin: d.cfg.GaiaBin,
-			Cols: paneCols, Rows: paneRows, Worktree: d.cfg.Workspace.Path(a.Ticket.Identifier), TreeTimeout: d.treeTimeout(),
+			Cols: paneCols, Rows: paneRows, TreeTimeout: d.treeTimeout(),
 		}
 		if _, err := session.Create(string(r.folder), spec, ""); err != nil {
 			return nil, err

@@ -64,7 +64,6 @@ type Spec struct {
 	GaiaBin     string        `json:"gaia_bin"`     // folder of the binaries
 	Cols        int           `json:"cols"`         // of the pane
 	Rows        int           `json:"rows"`         // of the pane
-	Worktree    string        `json:"worktree"`     // where it is or will be
 	TreeTimeout time.Duration `json:"tree_timeout"` // nanoseconds; how long the host waits for FileTree
 }
 

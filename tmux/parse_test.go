@@ -27,9 +27,8 @@ func TestClassify(t *testing.T) {
 	for text, want := range map[string]error{
 		"no server running on /x/s":                            ErrNoServer,
 		"error connecting to /x/s (No such file or directory)": ErrNoServer,
-		"can't find session: a":                                ErrNoSession,
 		"can't find pane: %1":                                  ErrNoPane,
-		"duplicate session: a":                                 ErrDuplicate,
+		"no current target":                                    ErrNoPane,
 		"something new":                                        cause,
 		"":                                                     cause,
 	} {

@@ -30,12 +30,8 @@ func Conf() []byte { return bytes.Clone(conf) }
 var (
 	// ErrNoServer: nobody answers on the socket.
 	ErrNoServer = errors.New("no tmux server")
-	// ErrNoSession: the server has no such session.
-	ErrNoSession = errors.New("no such tmux session")
 	// ErrNoPane: the server has no such pane.
 	ErrNoPane = errors.New("no such tmux pane")
-	// ErrDuplicate: a session of that name is there already.
-	ErrDuplicate = errors.New("duplicate tmux session")
 )
 
 const (
@@ -60,7 +56,6 @@ type Server struct {
 type NewSession struct {
 	Name       string   // see SessionName
 	Title      string   // shown as the title of an attached terminal and in its status line
-	Dir        string   // absolute; a wish, since tmux takes another one without a word: the program must see to it itself
 	Cols, Rows int      // size until somebody attaches
 	Argv       []string // at least two words, because tmux hands a single one to a shell
 	Output     *os.File // where it is given, the reading end of a pipe that gets what the pane writes
@@ -203,9 +198,6 @@ var messages = []struct {
 	{"error connecting", ErrNoServer},
 	{"server exited", ErrNoServer},
 	{"lost server", ErrNoServer},
-	{"duplicate session", ErrDuplicate},
-	{"can't find session", ErrNoSession},
-	{"no such session", ErrNoSession},
 	{"can't find pane", ErrNoPane},
 	{"no current target", ErrNoPane}, // a server that has no session yet
 	{"can't find window", ErrNoPane},
@@ -233,28 +225,18 @@ func word(arg string) string {
 	return arg
 }
 
-// directory returns dir where tmux takes it as it is. tmux expands it as a format, for which there is no escape that
-// works in every place, so that one with a # is left to the program.
-func directory(dir string) string {
-	if strings.Contains(dir, "#") {
-		return "/"
-	}
-	return word(dir)
-}
-
-// NewSession makes a detached session of one pane that runs n.Argv without a shell.
+// NewSession makes a detached session of one pane that runs n.Argv without a shell, in /: a process that waits in a worktree
+// would be taken for one that works there.
 func (s Server) NewSession(ctx context.Context, n NewSession) (IDs, error) {
 	switch {
 	case !nameRule().MatchString(n.Name):
 		return IDs{}, fmt.Errorf("tmux session name %q: only a-z, 0-9 and single dashes are possible", n.Name)
 	case len(n.Argv) < 2:
 		return IDs{}, fmt.Errorf("tmux session %s: a command of one word would be run by a shell", n.Name)
-	case !strings.HasPrefix(n.Dir, "/"):
-		return IDs{}, fmt.Errorf("tmux session %s: the directory %q is not absolute", n.Name, n.Dir)
 	}
 	// One call does all: a call more is a client more to start.
 	args := []string{"set-option", "-g", "@gaia_title", word(title(n.Title)), ";", "new-session", "-d", "-P", "-F", "#{session_id} #{window_id} #{pane_id} #{pane_pid} #{session_name}",
-		"-s", n.Name, "-x", strconv.Itoa(n.Cols), "-y", strconv.Itoa(n.Rows), "-c", directory(n.Dir), "--"}
+		"-s", n.Name, "-x", strconv.Itoa(n.Cols), "-y", strconv.Itoa(n.Rows), "-c", "/", "--"}
 	for _, a := range n.Argv {
 		args = append(args, word(a))
 	}
@@ -283,16 +265,13 @@ func (s Server) NewSession(ctx context.Context, n NewSession) (IDs, error) {
 	return IDs{Session: f[0], Window: f[1], Pane: f[2], PID: pid}, nil
 }
 
-// SetEnvironment gives programs that are started from now on these variables on top of what the server has.
-func (s Server) SetEnvironment(ctx context.Context, env map[string]string) error {
-	var args []string
+// Equip gives windows that people open from now on a working directory and these variables on top of what the server has.
+func (s Server) Equip(ctx context.Context, dir string, env map[string]string) error {
+	args := []string{"set-option", "-g", "@gaia_dir", word(dir)}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		args = append(args, "set-environment", "-g", "--", name, word(env[name]), ";")
+		args = append(args, ";", "set-environment", "-g", "--", name, word(env[name]))
 	}
-	if len(args) == 0 {
-		return nil
-	}
-	_, err := s.run(ctx, args[:len(args)-1]...)
+	_, err := s.run(ctx, args...)
 	return err
 }
 
@@ -307,21 +286,6 @@ func title(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// HasSession reports whether a session of exactly that name is there. ErrNoServer is an answer too: false, nil.
-func (s Server) HasSession(ctx context.Context, name string) (bool, error) {
-	if !nameRule().MatchString(name) {
-		return false, fmt.Errorf("tmux session name %q: only a-z, 0-9 and single dashes are possible", name)
-	}
-	_, err := s.run(ctx, "has-session", "-t", "="+name)
-	switch {
-	case errors.Is(err, ErrNoSession), errors.Is(err, ErrNoServer):
-		return false, nil
-	case err != nil:
-		return false, err
-	}
-	return true, nil
 }
 
 // Panes returns every pane of the server.

@@ -60,7 +60,7 @@ func serve(t testing.TB, env ...string) tmux.Server {
 
 func newSession(t testing.TB, s tmux.Server, argv ...string) tmux.IDs {
 	t.Helper()
-	ids, err := s.NewSession(t.Context(), tmux.NewSession{Name: "shop-7", Title: "SHOP-7 shop", Dir: "/", Cols: 200, Rows: 50, Argv: argv})
+	ids, err := s.NewSession(t.Context(), tmux.NewSession{Name: "shop-7", Title: "SHOP-7 shop", Cols: 200, Rows: 50, Argv: argv})
 	require.NoError(t, err)
 	return ids
 }
@@ -101,28 +101,25 @@ func TestExitOfThePane(t *testing.T) {
 func TestWordsArriveAsTheyAre(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	dir := filepath.Join(t.TempDir(), "a b'c\" $(id) %H;\né;")
-	require.NoError(t, os.MkdirAll(dir, 0o700))
 	out := filepath.Join(t.TempDir(), "out")
 	words := []string{"#{pane_id}", "%H", "$HOME", "`id`", "a;", `b\;`, ";", `\`, "", "ünï", "-x", "two words"}
-	_, err := s.NewSession(t.Context(), tmux.NewSession{Name: "a", Title: "x; #{pid} #[fg=red];", Dir: dir, Cols: 100, Rows: 30,
+	_, err := s.NewSession(t.Context(), tmux.NewSession{Name: "a", Title: "x; #{pid} #[fg=red];", Cols: 100, Rows: 30,
 		Argv: append([]string{"sh", "-c", `pwd >"$0.tmp"; printf '%s\0' "$@" >>"$0.tmp"; mv "$0.tmp" "$0"`, out}, words...)})
 	require.NoError(t, err)
 	poll(t, "the program's output", func() bool { _, err := os.Stat(out); return err == nil })
 	got, err := os.ReadFile(out)
 	require.NoError(t, err)
-	require.Equal(t, dir+"\n"+strings.Join(words, "\x00")+"\x00", string(got))
+	require.Equal(t, "/\n"+strings.Join(words, "\x00")+"\x00", string(got))
 }
 
 func TestOneWordAndBadNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := tmux.Server{Socket: "/nowhere/s", Conf: "/nowhere/c"}
 	for _, n := range []tmux.NewSession{
-		{Name: "a", Dir: "/", Argv: []string{"reboot; id"}},
-		{Name: "a", Dir: "x", Argv: []string{"a", "b"}},
-		{Name: "INT:8.1/x", Dir: "/", Argv: []string{"a", "b"}},
-		{Name: "", Dir: "/", Argv: []string{"a", "b"}},
-		{Name: "a-", Dir: "/", Argv: []string{"a", "b"}},
+		{Name: "a", Argv: []string{"reboot; id"}},
+		{Name: "INT:8.1/x", Argv: []string{"a", "b"}},
+		{Name: "", Argv: []string{"a", "b"}},
+		{Name: "a-", Argv: []string{"a", "b"}},
 	} {
 		_, err := s.NewSession(t.Context(), n)
 		require.Error(t, err)
@@ -130,20 +127,6 @@ func TestOneWordAndBadNamesAreRefused(t *testing.T) {
 	}
 	_, err := s.Capture(t.Context(), "=a")
 	require.NotErrorIs(t, err, tmux.ErrNoServer)
-}
-
-func TestExistenceIsExact(t *testing.T) {
-	t.Parallel()
-	s := serve(t)
-	_, err := s.NewSession(t.Context(), tmux.NewSession{Name: "t-10", Dir: "/", Cols: 80, Rows: 24, Argv: []string{"sleep", "60"}})
-	require.NoError(t, err)
-	for name, want := range map[string]bool{"t-10": true, "t-1": false, "t": false} {
-		got, err := s.HasSession(t.Context(), name)
-		require.NoError(t, err)
-		require.Equal(t, want, got, name)
-	}
-	_, err = s.NewSession(t.Context(), tmux.NewSession{Name: "t-10", Dir: "/", Cols: 80, Rows: 24, Argv: []string{"sleep", "60"}})
-	require.ErrorIs(t, err, tmux.ErrDuplicate)
 }
 
 func TestErrorsAreNamed(t *testing.T) {
@@ -157,10 +140,7 @@ func TestErrorsAreNamed(t *testing.T) {
 	_, err = gone.Panes(t.Context())
 	require.ErrorIs(t, err, tmux.ErrNoServer)
 	require.NoError(t, gone.Kill(t.Context()), "ending what is not there is no error")
-	there, err := gone.HasSession(t.Context(), "a")
-	require.NoError(t, err)
-	require.False(t, there)
-	_, err = gone.NewSession(t.Context(), tmux.NewSession{Name: "a", Dir: "/", Cols: 80, Rows: 24, Argv: []string{"sleep", "60"}})
+	_, err = gone.NewSession(t.Context(), tmux.NewSession{Name: "a", Cols: 80, Rows: 24, Argv: []string{"sleep", "60"}})
 	require.ErrorIs(t, err, tmux.ErrNoServer, "no call starts a server")
 	require.NoFileExists(t, gone.Socket)
 	require.Error(t, tmux.Server{Socket: "/" + strings.Repeat("x", 107)}.CheckSocket())
@@ -206,6 +186,46 @@ func TestAttach(t *testing.T) {
 	<-copied
 }
 
+// A window that a person opens begins where the agent works, with the run's PATH.
+func TestWindowsOfPeople(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	newSession(t, s, "sleep", "60")
+	dir := filepath.Join(t.TempDir(), "a b'c\" $(id) %H #{pid} #[fg=red];\né;")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, s.Equip(t.Context(), dir, map[string]string{"GREETING": "good day;"}))
+	args := s.AttachArgs(false)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TERM=xterm-256color"}
+	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 30, Cols: 100})
+	require.NoError(t, err)
+	copied := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, tty); close(copied) }()
+	for i, key := range []string{"c", "%", "\""} {
+		_, err = tty.Write([]byte("\x02" + key))
+		require.NoError(t, err)
+		poll(t, "the window", func() bool {
+			panes, err := s.Panes(t.Context())
+			require.NoError(t, err)
+			if len(panes) != i+2 {
+				return false
+			}
+			for _, p := range panes[1:] {
+				at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.PID))
+				env, envErr := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
+				if err != nil || envErr != nil || at != dir || !strings.Contains("\x00"+string(env), "\x00GREETING=good day;\x00") {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	require.NoError(t, s.Kill(t.Context()))
+	_ = cmd.Wait()
+	_ = tty.Close()
+	<-copied
+}
+
 // What a run's server knows is what it was started with: neither a client nor a configuration adds to it.
 func TestEnvironmentIsWhatTheServerGot(t *testing.T) {
 	t.Setenv("HUB_KEY", "hunter2")
@@ -232,7 +252,7 @@ func TestOutput(t *testing.T) {
 	s := serve(t)
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	session := tmux.NewSession{Name: "w", Dir: "/", Cols: 80, Rows: 24, Output: r,
+	session := tmux.NewSession{Name: "w", Cols: 80, Rows: 24, Output: r,
 		Argv: []string{"sh", "-c", `read go; i=0; while [ $i -lt 2000 ]; do echo "line $i ünï"; i=$((i+1)); done; exec sleep 60`}}
 	ids, err := s.NewSession(t.Context(), session)
 	require.NoError(t, err)

@@ -134,7 +134,7 @@ func (p *WorkspaceProcess) Ensure(_ context.Context, r domain.TreeRequest) (doma
 			t = made
 			return nil
 		}
-		dir := p.Path(r.Identifier)
+		dir := filepath.Join(w.Root, domain.WorkspaceKey(r.Identifier))
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return &domain.WorkspaceError{Err: err}
 		}
@@ -193,11 +193,6 @@ func (p *WorkspaceProcess) Base(context.Context) (string, error) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	return p.w.base, nil
-}
-
-// Path returns where a ticket's tree is or would be.
-func (p *WorkspaceProcess) Path(identifier string) string {
-	return filepath.Join(p.w.Root, domain.WorkspaceKey(identifier))
 }
 
 // GitDir returns the git directory of a tree.

@@ -174,8 +174,8 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 	h.notify("READY=1", h.status("the agent runs"))
 	h.log.Info().Str(fields.MessageID, fields.SessionStarted).Str("socket", h.spec.Socket).Msg("the agent runs")
 	// What people start in the session finds what the agent has. The agent itself got it at the gate and waits for none of it.
-	if err := h.server.SetEnvironment(ctx, serverEnv(h.env)); err != nil {
-		h.log.Warn().Err(err).Msg("windows that people open in the session lack the run's PATH")
+	if err := h.server.Equip(ctx, h.tree.Path, serverEnv(h.env)); err != nil {
+		h.log.Warn().Err(err).Msg("windows that people open in the session begin without the run's folder and PATH")
 	}
 	return h.wait(ctx), true
 }
@@ -266,7 +266,7 @@ func (h *host) openPane(ctx context.Context, self string) (*os.File, error) {
 	}
 	h.ids, err = h.server.NewSession(ctx, tmux.NewSession{
 		Name: tmux.SessionName(h.spec.Identifier), Title: h.spec.Identifier + " · " + h.spec.Project,
-		Dir: cmp.Or(h.spec.Worktree, "/"), Cols: cmp.Or(h.spec.Cols, 200), Rows: cmp.Or(h.spec.Rows, 50),
+		Cols: cmp.Or(h.spec.Cols, 200), Rows: cmp.Or(h.spec.Rows, 50),
 		Argv: []string{self, "exec", string(h.folder)}, Output: h.output.r,
 	})
 	if err != nil {

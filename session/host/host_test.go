@@ -722,6 +722,10 @@ func TestAttachBeforeTheAgent(t *testing.T) {
 		require.NoError(t, err)
 		return text
 	}
+	eventually(t, "the pane", func() bool { return len(panesOrNone(r, t, l)) == 1 })
+	at, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", r.pane(t, l).PID))
+	require.NoError(t, err)
+	require.Equal(t, "/", at, "nobody seems to work in the tree while it is made")
 	eventually(t, "the pane to say what it waits for", func() bool { return strings.Contains(screen(), "as soon as its worktree is ready") })
 	require.NoError(t, r.server(t, l).Command(t.Context(), "send-keys", "-t", "%0", "C-c", "C-\\\\", "C-z", "rm -rf", "Enter").Run())
 	eventually(t, "the keys", func() bool { return strings.Contains(screen(), "rm -rf") })
