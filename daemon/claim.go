@@ -23,6 +23,9 @@ import (
 // setPaused finds out why nothing should be claimed, apart from what the hub itself decides by.
 func (d *Conductor) setPaused(ctx context.Context) {
 	why := d.whyPaused(ctx)
+	if ctx.Err() != nil {
+		return // cut off by our own end, which is no finding
+	}
 	d.mu.Lock()
 	before := d.paused
 	d.paused = why

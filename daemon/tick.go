@@ -235,6 +235,9 @@ func (d *Conductor) listSessions(ctx context.Context) error {
 // askHub registers if need be, sends the heartbeat and takes in what the hub says of each run.
 func (d *Conductor) askHub(ctx context.Context) error {
 	err := d.converse(ctx)
+	if err != nil && ctx.Err() != nil {
+		return err // cut off by our own end: the hub has done nothing wrong
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hub.answered = err == nil
