@@ -9,17 +9,20 @@ import (
 	"gaia/domain"
 )
 
-// cut are hub and machine as a tick meets them that is cut off by the conductor's own end.
-type cut struct {
-	domain.Remote
-	Machine
-}
+// What a tick meets that is cut off by the conductor's own end.
+type (
+	cutHub     struct{ domain.Remote }
+	cutUnits   struct{ domain.Executor }
+	cutMachine struct{ Machine }
+)
 
-func (cut) Heartbeat(ctx context.Context, _ domain.Beat) (domain.Pulse, error) {
+func (cutUnits) List(ctx context.Context) ([]domain.Session, error) { return nil, ctx.Err() }
+
+func (cutHub) Heartbeat(ctx context.Context, _ domain.Beat) (domain.Pulse, error) {
 	return domain.Pulse{}, ctx.Err()
 }
 
-func (cut) Environment(ctx context.Context, _ string, _ map[string]string) (map[string]string, error) {
+func (cutMachine) Environment(ctx context.Context, _ string, _ map[string]string) (map[string]string, error) {
 	return nil, ctx.Err()
 }
 
@@ -31,8 +34,7 @@ func TestAStopIsNoTrouble(t *testing.T) {
 	w.log = &log
 	p := w.process()
 	p.ticks(1)
-	c := cut{p.d.cfg.Remote, p.d.cfg.Machine}
-	p.d.cfg.Remote, p.d.cfg.Machine = c, c
+	p.d.cfg.Remote, p.d.cfg.Executor, p.d.cfg.Machine = cutHub{p.d.cfg.Remote}, cutUnits{p.d.cfg.Executor}, cutMachine{p.d.cfg.Machine}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	before := log.Bytes()
@@ -42,4 +44,5 @@ func TestAStopIsNoTrouble(t *testing.T) {
 	require.Equal(t, string(before), string(log.Bytes()))
 	require.NotContains(t, p.d.Status().Text, "unreachable")
 	require.NotContains(t, p.d.Status().Text, "claims nothing")
+	require.NotContains(t, p.d.Status().Text, "cannot be listed")
 }

@@ -177,9 +177,12 @@ func (d *Conductor) runLocked(id string) *run {
 
 // listSessions asks once for all sessions. A failure means that nothing is known of any; it is never a death.
 func (d *Conductor) listSessions(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callDeadline)
+	call, cancel := context.WithTimeout(ctx, callDeadline)
 	defer cancel()
-	sessions, err := d.cfg.Executor.List(ctx)
+	sessions, err := d.cfg.Executor.List(call)
+	if err != nil && ctx.Err() != nil {
+		return err // cut off by our own end
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
