@@ -276,7 +276,11 @@ exec gaia ticket move done
 
 // marker is the file that says of a worktree that it is whole.
 func (w *world) marker(tree string) string {
-	return filepath.Join(w.checkout, ".git", "worktrees", filepath.Base(tree), "gaia.json")
+	link, err := os.ReadFile(filepath.Join(tree, ".git")) // a tree that was a spare has a git directory of another name
+	if err != nil {
+		return filepath.Join(tree, ".git", "gaia.json")
+	}
+	return filepath.Join(strings.TrimSpace(strings.TrimPrefix(string(link), "gitdir: ")), "gaia.json")
 }
 
 // begunTree waits for a worktree whose folder was made after the last look and which is not whole; "" if none comes.
