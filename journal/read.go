@@ -30,6 +30,8 @@ type Query struct {
 	Priority     string // this one and the more urgent ones, see ParsePriority; "" for all
 	Lines        int    // at most so many of the newest to begin with; All for all
 	Follow       bool   // go on with what is written from now on, until the context ends
+
+	after string // only what comes after this cursor
 }
 
 // All is for Query.Lines.
@@ -74,26 +76,65 @@ func ParseTime(s string) string {
 // Read calls each with every entry, in the order of the journal, until there is no more, the context ends or each fails.
 // When it returns, journalctl has ended. That the context ended is no error.
 func (r Reader) Read(ctx context.Context, q Query, each func(Entry) error) error {
-	args, err := r.args(q)
-	if err != nil {
-		return err
-	}
-	if q.Follow { // journalctl would wait for ever for a file that it may read
-		if err := r.Readable(ctx); err != nil || ctx.Err() != nil {
+	began, cursor := time.Now(), ""
+	n := 0
+	if q.Lines != 0 || !q.Follow {
+		args, err := r.args(q)
+		if err != nil {
+			return err
+		}
+		n, err = r.run(ctx, args, func(e Entry) error {
+			if e.Cursor != "" { // what was too long to be read has none
+				cursor = e.Cursor
+			}
+			return each(e)
+		})
+		if err != nil {
 			return err
 		}
 	}
+	if n == 0 { // because there is nothing, or nothing that may be read
+		if err := r.Readable(ctx); err != nil {
+			return err
+		}
+	}
+	if !q.Follow || ctx.Err() != nil {
+		return nil
+	}
+	// Followed apart from what was there already: journalctl of systemd 252, told to begin with the last lines of a query,
+	// sits at the end and does not see what comes where there were none yet.
+	rest := Query{Any: q.Any, Priority: q.Priority, Lines: All, Follow: true, after: cursor}
+	if cursor == "" {
+		if rest.Since = q.Since; q.Since == "" || q.Lines == 0 {
+			rest.Since = fmt.Sprintf("@%d.%06d", began.Unix(), began.Nanosecond()/1000)
+		}
+	}
+	args, err := r.args(rest)
+	if err != nil {
+		return err
+	}
+	_, err = r.run(ctx, args, each)
+	if err == nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %s has ended by itself", ErrUnavailable, r.program())
+	}
+	return err
+}
+
+// run starts journalctl, calls each with every entry that it prints, and returns how many there were.
+func (r Reader) run(ctx context.Context, args []string, each func(Entry) error) (n int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd, complaint := r.command(ctx, args)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return fmt.Errorf("read the journal: %w", err)
+		return 0, fmt.Errorf("read the journal: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, r.explain(err))
+		if ctx.Err() != nil {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("%w: %w", ErrUnavailable, r.explain(err))
 	}
-	n := 0
 	err = lines(out, func(line []byte) error {
 		n++
 		if line == nil {
@@ -109,18 +150,14 @@ func (r Reader) Read(ctx context.Context, q Query, each func(Entry) error) error
 	if err != nil {
 		cancel()
 	}
-	if waitErr := cmd.Wait(); err == nil && !ended && waitErr != nil {
-		err = r.refused(complaint.String(), waitErr)
-	}
+	waitErr := cmd.Wait()
 	switch {
 	case ended:
-		return nil
-	case err != nil:
-		return err
-	case n == 0 && !q.Follow:
-		return r.Readable(ctx)
+		return n, nil
+	case err == nil && waitErr != nil:
+		return n, r.refused(complaint.String(), waitErr)
 	}
-	return nil
+	return n, err
 }
 
 func (r Reader) program() string {
@@ -158,6 +195,9 @@ func (r Reader) args(q Query) ([]string, error) {
 		if t[1] != "" {
 			args = append(args, t[0]+ParseTime(t[1]))
 		}
+	}
+	if q.after != "" {
+		args = append(args, "--after-cursor="+q.after)
 	}
 	if q.Follow {
 		args = append(args, "--follow")

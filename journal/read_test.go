@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/journal"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"gaia/internal/log"
@@ -28,6 +29,9 @@ func say(t *testing.T, message string, priority journal.Priority, fields map[str
 }
 
 func ticket(s string) [][]Match { return [][]Match{{{Field: log.Ticket, Value: s}}} }
+
+// unique is a text that no other entry has.
+func unique() string { return uuid.NewString() }
 
 // read reads until there are n entries: journald is not done when the sender is.
 func read(t *testing.T, q Query, n int) []Entry {
@@ -66,7 +70,7 @@ func TestRead(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d", i), func(t *testing.T) {
 			t.Parallel()
-			key := identifier + "~" + t.Name()
+			key := identifier + "~" + unique()
 			fields := map[string]string{log.Ticket: key, log.Run: "r1", log.Reason: "stalled", "SYSLOG_IDENTIFIER": "gaia-x"}
 			say(t, "one", journal.PriInfo, fields)
 			say(t, "two\nlines", journal.PriErr, fields)
@@ -96,7 +100,7 @@ func TestRead(t *testing.T) {
 // TestReadAlternatives: fields of one alternative must all be there, of several alternatives one will do.
 func TestReadAlternatives(t *testing.T) {
 	t.Parallel()
-	id := "alternatives-" + strconv.Itoa(os.Getpid())
+	id := "alternatives-" + unique()
 	for _, f := range []map[string]string{{log.Ticket: id}, {log.Run: id}, {log.Ticket: id, log.Run: id}, {log.Project: id}} {
 		say(t, fmt.Sprint(f[log.Ticket] != "", f[log.Run] != ""), journal.PriInfo, f)
 	}
@@ -113,7 +117,7 @@ func TestReadAlternatives(t *testing.T) {
 // TestReadWhatIsNoText and what is long.
 func TestReadWhatIsNoText(t *testing.T) {
 	t.Parallel()
-	id := "no-text-" + strconv.Itoa(os.Getpid())
+	id := "no-text-" + unique()
 	say(t, "\x1b[2J\xff\x00!", journal.PriInfo, map[string]string{log.Ticket: id})
 	say(t, strings.Repeat("long ", 100_000), journal.PriInfo, map[string]string{log.Ticket: id})
 	say(t, strings.Repeat("\xff", 3_000_000), journal.PriInfo, map[string]string{log.Ticket: id}) // four times as much in JSON
@@ -129,7 +133,7 @@ func TestReadWhatIsNoText(t *testing.T) {
 // TestFollow goes on until it is told to end, and then journalctl is gone.
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	id := "follow-" + strconv.Itoa(os.Getpid())
+	id := "follow-" + unique()
 	say(t, "before", journal.PriInfo, map[string]string{log.Ticket: id})
 	read(t, Query{Any: ticket(id), Lines: All}, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -170,6 +174,59 @@ func TestFollow(t *testing.T) {
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	require.NoError(t, err)
 	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH, "journalctl is left")
+}
+
+// TestFollowMissesNothing of what is written while it begins, whether there was anything before or not.
+func TestFollowMissesNothing(t *testing.T) {
+	t.Parallel()
+	for i := range 24 {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			id := "misses-" + unique()
+			q := Query{Any: [][]Match{{{log.Ticket, id}}, {{log.Run, id}}}, Lines: []int{All, 10, 0}[i%3], Follow: true}
+			var want []string
+			if i%2 == 0 {
+				say(t, "before", journal.PriInfo, map[string]string{log.Ticket: id})
+				read(t, Query{Any: q.Any, Lines: All}, 1)
+				if q.Lines != 0 {
+					want = append(want, "before")
+				}
+			}
+			if i%4 > 1 {
+				q.Since = "1h"
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var got []string
+			done := make(chan error, 1)
+			go func() {
+				done <- Reader{UID: os.Getuid()}.Read(ctx, q, func(e Entry) error {
+					if got = append(got, e.Message); e.Message == "last" {
+						cancel()
+					}
+					return nil
+				})
+			}()
+			for n := range 20 { // over the time in which it begins
+				if n == 10 {
+					read(t, Query{Any: ticket(id), Lines: All}, 0) // takes a moment
+				}
+				text := strconv.Itoa(n)
+				say(t, text, journal.PriInfo, map[string]string{log.Run: id})
+				want = append(want, text)
+			}
+			say(t, "last", journal.PriInfo, map[string]string{log.Run: id})
+			require.NoError(t, <-done)
+			if q.Lines == All || q.Since != "" && q.Lines != 0 {
+				require.Equal(t, append(want, "last"), got)
+				return
+			}
+			// How many there were when it began is not known; none of those after it is missing, and none is there twice.
+			require.NotEmpty(t, got)
+			require.Subset(t, append(want, "last"), got)
+			require.Equal(t, append(want, "last")[len(want)+1-len(got):], got)
+		})
+	}
 }
 
 // script is a program of the test's in the place of journalctl.
