@@ -94,7 +94,8 @@ exec gaia ticket move --anyway done
 `)
 	w.gaia("conductor", "enable", "--now", w.instance)
 
-	v := w.waitState(late, "done")
+	// The comments are read before the runs, so that a look in between sees the one without the other.
+	v := w.waitFor(late, "has its late work noted", func(v view) bool { return v.State == "done" && v.settled() && len(v.Comments) > 0 })
 	require.Len(t, v.Runs, 1)
 	require.Equal(t, domain.RunDone, v.Runs[0].State)
 	require.Len(t, v.Comments, 1)
