@@ -743,6 +743,14 @@ func TestSubmodules(t *testing.T) {
 		require.NoError(t, err)
 		require.NoFileExists(t, filepath.Join(tree.Path, "vendor/lib/README.md"))
 	})
+	t.Run("cut short while a submodule was filled", func(t *testing.T) {
+		path, _ := f.half("SHOP-2")
+		ahead := f.commit(filepath.Join(path, "vendor/lib"), "a clone stands at the remote's branch before its commit is checked out")
+		again := f.ensure("SHOP-2", "run-2")
+		require.FileExists(t, filepath.Join(again.Path, "vendor/lib/README.md"))
+		require.Empty(t, f.git(again.Path, "status", "--porcelain"))
+		require.Contains(t, f.git(f.checkout, "ls-tree", "refs/gaia/saved/SHOP-2/run-2", "vendor/lib"), ahead)
+	})
 	t.Run("reap", func(t *testing.T) {
 		sub := filepath.Join(tree.Path, "vendor/lib")
 		f.write(sub, "x", "x")

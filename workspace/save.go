@@ -192,7 +192,7 @@ func (c call) cutShort(ctx context.Context, whole, tree string) (bool, error) {
 	}
 	for _, l := range lines {
 		f := strings.Fields(l) // modes, objects, status, name
-		if len(f) < 6 || f[4] != "M" {
+		if len(f) < 6 || f[4] != "M" || f[1] == "160000" { // a submodule's commit is not in this repository
 			return false, nil
 		}
 		before, err := c.run(ctx, "cat-file", "-p", f[2])
