@@ -191,8 +191,9 @@ func (c call) cutShort(ctx context.Context, whole, tree string) (bool, error) {
 		return false, nil
 	}
 	for _, l := range lines {
-		f := strings.Fields(l) // modes, objects, status, name
-		if len(f) < 6 || f[4] != "M" || f[1] == "160000" { // a submodule's commit is not in this repository
+		f := strings.Fields(l)   // modes, objects, status, name
+		const gitlink = "160000" // a submodule's commit, which is not in this repository
+		if len(f) < 6 || f[4] != "M" || f[1] == gitlink {
 			return false, nil
 		}
 		before, err := c.run(ctx, "cat-file", "-p", f[2])
