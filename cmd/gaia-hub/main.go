@@ -57,14 +57,10 @@ By hand it listens by itself. Settings are in ~/.gaia/hub.toml; all have default
 	cmd.Flags().StringVar(&config, "config", "", "read this hub.toml instead of ~/.gaia/hub.toml")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log every request")
 	cmd.Flags().BoolVar(&check, "check", false, "read the configuration, say what is wrong with it, and end")
-	cmd.AddCommand(verifyCommand())
+	cmd.AddCommand(verifyCommand(&code))
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetArgs(args)
 	if err := cmd.Execute(); err != nil {
-		if errors.Is(err, errLog) {
-			fmt.Fprintf(os.Stderr, "gaia-hub: %s\n", err)
-			return exitFailed
-		}
 		fmt.Fprintf(os.Stderr, "gaia-hub: %s\nTry: gaia-hub --help\n", err)
 		return exitUsage
 	}

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -12,11 +14,9 @@ import (
 	"gaia/hub/store/sqlite"
 )
 
-// errLog is an event log that is damaged, was changed, or cannot be read.
-var errLog = errors.New("the event log is not whole")
-
-// verifyCommand is for programs; people use gaia hub verify.
-func verifyCommand() *cobra.Command {
+// verifyCommand is for programs; people use gaia hub verify. code is set where the log is damaged, was changed, or cannot be
+// read, which is no wrong use of the command.
+func verifyCommand(code *int) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify FILE",
 		Short: "Check that the event log in a database is whole and unchanged, and print what it is as JSON",
@@ -25,18 +25,24 @@ last one as JSON. The file is only read, so it also works while the hub runs. ga
 		Example: "  gaia-hub verify ~/.local/state/gaia/hub.db",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			log, err := sqlite.OpenLog(cmd.Context(), args[0])
-			if err != nil {
-				return fmt.Errorf("%w: %w", errLog, err)
+			if err := verify(cmd.Context(), args[0], cmd.OutOrStdout()); err != nil {
+				fmt.Fprintf(os.Stderr, "gaia-hub: %v\n", err)
+				*code = exitFailed
 			}
-			defer log.Close()
-			count, head, err := events.Verify(cmd.Context(), events.Reader(cmd.Context(), log))
-			if err != nil {
-				return fmt.Errorf("%w: %w", errLog, err)
-			}
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{
-				"database": args[0], "count": count, "head": hex.EncodeToString(head[:]),
-			})
+			return nil
 		},
 	}
+}
+
+func verify(ctx context.Context, path string, out io.Writer) error {
+	log, err := sqlite.OpenLog(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	count, head, err := events.Verify(ctx, events.Reader(ctx, log))
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(map[string]any{"database": path, "count": count, "head": hex.EncodeToString(head[:])})
 }
