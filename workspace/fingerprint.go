@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -50,7 +49,7 @@ func (p *printer) dir(path, name string) error {
 	}
 	defer f.Close()
 	entries, err := f.ReadDir(-1)
-	if err != nil && err != io.EOF {
+	if err != nil {
 		return err
 	}
 	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
