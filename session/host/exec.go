@@ -83,6 +83,7 @@ func become(folder session.Folder) error {
 func stand(folder session.Folder, in, out *os.File) error {
 	keys := make(chan os.Signal, 1)
 	signal.Notify(keys, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTSTP) // execve gives them their ordinary meaning again
+	defer neverStopped(in)()
 	said := make(chan bool, 1)
 	note := time.AfterFunc(silence, func() {
 		fmt.Fprintln(out, "The agent starts here as soon as its worktree is ready and the hooks are done.")
@@ -96,6 +97,20 @@ func stand(folder session.Folder, in, out *os.File) error {
 	}
 	_ = unix.IoctlSetInt(int(in.Fd()), unix.TCFLSH, unix.TCIFLUSH) // where it is no terminal, nothing was typed
 	return nil
+}
+
+// neverStopped keeps the key that stops a terminal's output (Ctrl-S) from doing so, and lets go on what it has stopped. The
+// agent would wait at its first word for a key that nobody knows of. The returned function gives the key its meaning back.
+func neverStopped(terminal *os.File) func() {
+	fd := int(terminal.Fd())
+	was, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil { // no terminal
+		return func() {}
+	}
+	flowing := *was
+	flowing.Iflag &^= unix.IXON
+	_ = unix.IoctlSetTermios(fd, unix.TCSETS, &flowing)
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, was) }
 }
 
 // treeError is a worktree that is not what the conductor said.

@@ -59,7 +59,7 @@ func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, 
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return context.Cause(ctx)
 	case hctx.Err() != nil:
 		return &hookError{name: name, err: fmt.Errorf("took longer than %s and was killed%s", timeout, tail(folder, name))}
 	case errors.As(err, &exit) && exit.Exited():

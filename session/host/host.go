@@ -143,19 +143,26 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 	}
 	defer pane.Close()
 	defer gate.close()
-	if err := h.waitTree(ctx); err != nil {
-		cause := session.CauseTree
-		if errors.Is(err, errEnded) {
-			cause = session.CauseStart
+	// Nothing is prepared any longer for a session that has ended.
+	open, ended := context.WithCancelCause(ctx)
+	defer ended(nil)
+	go func() {
+		select {
+		case <-h.gone:
+		case <-h.down:
+		case <-open.Done():
 		}
-		return h.failure(ctx, cause, err), false
+		ended(errEnded)
+	}()
+	if err := h.waitTree(open); err != nil {
+		return h.failure(ctx, session.CauseTree, err), false
 	}
 	if h.env, err = h.folder.Env(); err != nil {
 		return h.failure(ctx, session.CauseStart, err), false
 	}
 	if h.tree.AfterCreate && h.tree.Hooks.AfterCreate.Set() {
 		h.notify(h.status("runs the hook %s", registry.HookAfterCreate))
-		if err := runHook(ctx, h.folder, h.tree, h.env, registry.HookAfterCreate, h.tree.Hooks.AfterCreate); err != nil {
+		if err := runHook(open, h.folder, h.tree, h.env, registry.HookAfterCreate, h.tree.Hooks.AfterCreate); err != nil {
 			return h.failure(ctx, session.CauseHook, err), false
 		}
 		if err := workspace.MarkAfterCreate(h.tree.GitDir); err != nil {
@@ -164,9 +171,12 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 	}
 	if h.tree.Hooks.BeforeRun.Set() {
 		h.notify(h.status("runs the hook %s", registry.HookBeforeRun))
-		if err := runHook(ctx, h.folder, h.tree, h.env, registry.HookBeforeRun, h.tree.Hooks.BeforeRun); err != nil {
+		if err := runHook(open, h.folder, h.tree, h.env, registry.HookBeforeRun, h.tree.Hooks.BeforeRun); err != nil {
 			return h.failure(ctx, session.CauseHook, err), false
 		}
+	}
+	if open.Err() != nil {
+		return h.failure(ctx, session.CauseStart, context.Cause(open)), true
 	}
 	if err := h.letIn(ctx, pane, gate); err != nil {
 		return h.failure(ctx, session.CauseStart, err), true
@@ -196,11 +206,7 @@ func (h *host) waitTree(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
-		case <-h.gone:
-			return errEnded
-		case <-h.down:
-			return errEnded
+			return context.Cause(ctx)
 		case <-over.C:
 			return fmt.Errorf("no worktree came within %s", timeout)
 		case <-time.After(min(max(time.Since(begun)/20, treePoll), treePollMax)):
@@ -218,6 +224,9 @@ func (h *host) failure(ctx context.Context, cause string, err error) session.Rec
 	var agent *agentError
 	if errors.As(err, &agent) && agent.Cause != "" {
 		rec.Cause = agent.Cause
+	}
+	if errors.Is(err, errEnded) { // whatever was being done for it
+		rec.Cause = session.CauseStart
 	}
 	if errors.As(err, &hook) {
 		rec.Hook, rec.Exit = hook.name, hook.exit

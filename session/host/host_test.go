@@ -727,7 +727,7 @@ func TestAttachBeforeTheAgent(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "/", at, "nobody seems to work in the tree while it is made")
 	eventually(t, "the pane to say what it waits for", func() bool { return strings.Contains(screen(), "as soon as its worktree is ready") })
-	require.NoError(t, r.server(t, l).Command(t.Context(), "send-keys", "-t", "%0", "C-c", "C-\\\\", "C-z", "rm -rf", "Enter").Run())
+	require.NoError(t, r.server(t, l).Command(t.Context(), "send-keys", "-t", "%0", "C-s", "C-c", "C-\\\\", "C-z", "rm -rf", "Enter").Run())
 	eventually(t, "the keys", func() bool { return strings.Contains(screen(), "rm -rf") })
 	require.NoError(t, session.Folder(l.Folder).WriteTree(tree))
 	require.NoError(t, <-started)
@@ -752,6 +752,25 @@ func TestSessionClosedBeforeTheAgent(t *testing.T) {
 	require.Error(t, <-started)
 	rec := r.record(t, l)
 	require.Equal(t, session.CauseStart, rec.Cause, rec.Note)
+}
+
+// So does one whose pane goes while a hook prepares the tree: the hook has nobody to run for, and no agent ever ran.
+func TestPaneGoneDuringAHook(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	l := r.prepare(t, plan{script: agent, hooks: registry.Hooks{
+		BeforeRun: registry.Hook{Script: `touch "$GAIA_END.begun"; sleep 600`, Timeout: 15 * time.Minute},
+		AfterRun:  registry.Hook{Script: `touch "$GAIA_END.after"`},
+	}})
+	started := make(chan error, 1)
+	go func() { started <- r.exec.Start(context.WithoutCancel(t.Context()), l) }()
+	eventually(t, "the hook", func() bool { _, err := os.Stat(filepath.Join(l.Folder, "end.begun")); return err == nil })
+	require.NoError(t, syscall.Kill(r.pane(t, l).PID, syscall.SIGKILL))
+	require.Error(t, <-started)
+	rec := r.record(t, l)
+	require.Equal(t, session.CauseStart, rec.Cause, rec.Note)
+	require.Empty(t, rec.Hook, "it did not fail")
+	require.NoFileExists(t, filepath.Join(l.Folder, "end.after"))
 }
 
 func TestTreeNeverComes(t *testing.T) {
