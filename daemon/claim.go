@@ -141,7 +141,8 @@ func (d *Conductor) claimEagerly(ctx context.Context) (bool, error) {
 func (d *Conductor) mayClaim() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.adopted && d.hub.answered && !d.draining && !d.stopping && d.paused == "" && d.loadLocked() < d.settings.MaxParallel
+	// The hub claims by what it was told of this conductor, which a reload has changed: it is told first.
+	return d.adopted && d.hub.registered && d.hub.answered && !d.draining && !d.stopping && d.paused == "" && d.loadLocked() < d.settings.MaxParallel
 }
 
 // claimOne asks one question. It reports whether another one may be asked.

@@ -777,6 +777,26 @@ func TestReloadKeepsTheLastGoodSettings(t *testing.T) {
 	require.Equal(t, 2, w.hub.Registrations())
 }
 
+// What a reload has taken away from the conductor is not claimed by the hub's older word of it.
+func TestNothingIsClaimedBeforeTheHubHasHeardOfAReload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	next := settings()
+	next.States = []string{"review"}
+	p := w.process(func(c *Config) { c.Reload = func() (Settings, error) { return next, nil } })
+	p.ticks(1)
+	require.NoError(t, p.d.Reload())
+	w.hub.AddTicket("SHOP-1") // in another state
+	p.d.mu.Lock()
+	p.d.eager = true
+	p.d.mu.Unlock()
+	got, err := p.d.claimEagerly(t.Context())
+	require.NoError(t, err)
+	require.False(t, got)
+	require.NoError(t, p.tick())
+	require.Empty(t, w.hub.Runs())
+}
+
 func TestTheWatchdogIsFedByProgressAloneAndTheStuckStepIsNamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
