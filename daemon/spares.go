@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"time"
+
+	"gaia/internal/log"
 )
 
 // spares is the conductor's work on the spare worktrees. It is done while nothing else is, and ends at once when a run is to
@@ -51,7 +53,7 @@ func (d *Conductor) keepSpares() {
 			d.spares.from = d.cfg.Clock.Mono() + d.spares.pause
 			if text := err.Error(); text != d.spares.said {
 				d.spares.said = text
-				d.cfg.Log.Warn().Err(err).Msg("the spare worktrees are not as they should be; tickets get theirs in the ordinary way")
+				d.cfg.Log.Warn().Str(log.MessageID, log.SparesLacking).Err(err).Msg("the spare worktrees are not as they should be; tickets get theirs in the ordinary way")
 			}
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -58,11 +59,12 @@ func (g *Git) askNow(ctx context.Context) (k known, err error) {
 
 // configFiles returns where git looks for configuration, apart from the repository's own file.
 func (g *Git) configFiles() []string {
-	return []string{
+	files := []string{
 		filepath.Join(g.gitDir, "config.worktree"), "/etc/gitconfig",
 		filepath.Join(os.Getenv("HOME"), ".gitconfig"), filepath.Join(os.Getenv("HOME"), ".config/git/config"),
 		filepath.Join(os.Getenv("XDG_CONFIG_HOME"), "git/config"), os.Getenv("GIT_CONFIG_GLOBAL"), os.Getenv("GIT_CONFIG_SYSTEM"),
 	}
+	return slices.DeleteFunc(files, func(f string) bool { return !filepath.IsAbs(f) }) // of a variable that is not set
 }
 
 // stamp identifies the state of everything that the answers depend on. It is "" where one of the files cannot be looked

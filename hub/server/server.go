@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"strings"
 	"time"
 
@@ -167,8 +168,9 @@ func serve(ctx context.Context, o Options, cfg registry.Hub, h *hub.Hub, ls *lis
 	where := ls.String()
 	o.Log.Info().Str(log.MessageID, log.HubReady).Str("listen", where).Msg("the hub is ready")
 	o.Notify("READY=1\nSTATUS=ready on " + where)
-	group.Go(func() error { return tend(inner, o, h, where) })
-	group.Go(func() error { return followReloads(inner, o, cfg, h, where) })
+	say := &status{notify: o.Notify, where: where}
+	group.Go(func() error { return tend(inner, o, h, say) })
+	group.Go(func() error { return followReloads(inner, o, cfg, h, say) })
 	group.Go(func() error {
 		<-inner.Done()
 		o.Notify(fmt.Sprintf("STOPPING=1\nSTATUS=answering what is under way\nEXTEND_TIMEOUT_USEC=%d", (stopTime + time.Second).Microseconds()))
@@ -186,9 +188,39 @@ func serve(ctx context.Context, o Options, cfg registry.Hub, h *hub.Hub, ls *lis
 	return nil
 }
 
+// status is the line that systemctl status shows. Whoever knows of something new has it composed anew from all that is known.
+type status struct {
+	notify func(string)
+	where  string // the hub listens on
+
+	mu      sync.Mutex
+	lost    error // of the database
+	refused error // of the newest hub.toml
+}
+
+func (s *status) set(change func(*status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.text()
+	change(s)
+	if text := s.text(); text != before {
+		s.notify(sdnotify.Status(text))
+	}
+}
+
+func (s *status) text() string {
+	text := "ready on " + s.where
+	if s.lost != nil {
+		text = "cannot use the database: " + s.lost.Error()
+	}
+	if s.refused != nil {
+		text += ", the new hub.toml is refused: " + s.refused.Error()
+	}
+	return text
+}
+
 // followReloads takes over what of hub.toml can change while the hub runs. A file that is refused changes nothing.
-func followReloads(ctx context.Context, o Options, cfg registry.Hub, h *hub.Hub, where string) error {
-	refused := false
+func followReloads(ctx context.Context, o Options, cfg registry.Hub, h *hub.Hub, say *status) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -200,15 +232,11 @@ func followReloads(ctx context.Context, o Options, cfg registry.Hub, h *hub.Hub,
 		if err == nil && (next.Store != cfg.Store || !slices.Equal(next.Listen, cfg.Listen)) {
 			err = errors.New("listen or store has changed; that needs a restart (systemctl --user restart " + o.Prefix + "-hub.service)")
 		}
-		switch {
-		case err != nil:
-			refused = true
+		say.set(func(s *status) { s.refused = err })
+		if err != nil {
 			o.Log.Error().Str(log.MessageID, log.ConfigRefused).Err(err).Msg("the new hub.toml is refused; the last good one stays in force")
-			o.Notify("READY=1\n" + sdnotify.Status("ready on "+where+", the new hub.toml is refused: "+err.Error()))
+			o.Notify("READY=1")
 			continue
-		case refused:
-			refused = false
-			o.Notify("STATUS=ready on " + where)
 		}
 		h.SetRules(next.Limits, hub.Leases(next.Leases))
 		o.Log.Info().Str(log.MessageID, log.ConfigReloaded).Msg("hub.toml is read anew: its leases and limits hold from now on")
@@ -218,7 +246,7 @@ func followReloads(ctx context.Context, o Options, cfg registry.Hub, h *hub.Hub,
 
 // tend is the hub's own loop. The watchdog is fed by its turns: a hub whose database refuses to write still turns, and a
 // new start would not help it; a hub that hangs does not.
-func tend(ctx context.Context, o Options, h *hub.Hub, where string) error {
+func tend(ctx context.Context, o Options, h *hub.Hub, say *status) error {
 	var (
 		lost   error
 		looked time.Duration
@@ -236,10 +264,10 @@ func tend(ctx context.Context, o Options, h *hub.Hub, where string) error {
 		switch {
 		case err != nil && (lost == nil || err.Error() != lost.Error()):
 			o.Log.Error().Err(err).Str(log.MessageID, log.StorageLost).Msg("the hub cannot use its database; trying again")
-			o.Notify(sdnotify.Status("cannot use the database: " + err.Error()))
+			say.set(func(s *status) { s.lost = err })
 		case err == nil && lost != nil:
 			o.Log.Info().Str(log.MessageID, log.StorageBack).Msg("the hub can use its database again")
-			o.Notify("STATUS=ready on " + where)
+			say.set(func(s *status) { s.lost = nil })
 		}
 		lost = err
 		o.Notify("WATCHDOG=1")

@@ -26,6 +26,7 @@ const (
 	DrainChanged     = "78370a65a7584d9884969b87e666bafc" // somebody lets a conductor drain, or claim again
 	ClaimingPaused   = "8d6ec9b55fa746daa88e1a39b54d3ec0" // a conductor claims nothing because of its own machine
 	ClaimingResumed  = "8ca3e1b432d443959c9435d116ffc201" // what was in the way of claiming is over
+	SparesLacking    = "4e46950736e54e5382ac17b81879470e" // the spare worktrees cannot be kept
 	HooksUntrusted   = "1bd847a767de4afb8f6d7f2226555909" // a checkout's hooks are not trusted
 	RunClaimed       = "8847ca7be23f4a749cb172282fb624e3" // a conductor has claimed a ticket
 	RunNotStarted    = "d1e0d8f6dcd64bf9ba28009cb363fdae" // a claimed run could not be started
