@@ -29,9 +29,13 @@ func (g *Git) takeAway(a admin, path string, look func(path string) error) error
 	return finish(aside)
 }
 
-// setAside is the first part of takeAway. It returns where the folder is, "" if there was none.
+// setAside is the first part of takeAway. It returns where the folder is, "" if there was none. What a person has moved
+// elsewhere, and left a link to, is not in the root any more, and so not ours to delete.
 func (g *Git) setAside(a admin, path string, look func(path string) error) (string, error) {
 	aside := filepath.Join(g.root, remains+filepath.Base(path))
+	if st, err := os.Lstat(path); err == nil && !st.IsDir() {
+		return "", hold("%s, where a worktree of Gaia's should be, is no folder; move it away: mv %s %s", path, quote(path), quote(path+".old"))
+	}
 	if err := os.Rename(path, aside); errors.Is(err, fs.ErrNotExist) {
 		return "", g.unregister(a)
 	} else if err != nil {

@@ -288,6 +288,25 @@ func TestIncompleteSpare(t *testing.T) {
 	f.isWhole(f.ensure("SHOP-2", "run-1"), "gaia/SHOP-2", base)
 }
 
+// A spare that somebody has moved away, and left a link to, is theirs.
+func TestSpareMovedAway(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.racy = 0
+	s := f.keep(1)
+	moved := filepath.Join(f.base, "moved")
+	require.NoError(t, os.Rename(s.path, moved))
+	require.NoError(t, os.Symlink(moved, s.path))
+	f.write(moved, "ignored/work", "mine")
+	for _, n := range []int{1, 0} {
+		require.ErrorContains(t, f.KeepSpares(ctx, n, 0, false), "mv "+s.path)
+	}
+	tree := f.ensure("SHOP-1", "run-1")
+	require.DirExists(t, tree.Path)
+	require.FileExists(t, filepath.Join(moved, "ignored/work"))
+	require.FileExists(t, filepath.Join(moved, "README.md"))
+}
+
 // A tree of which git says right after its checkout that it is not clean is made once, and not again and again.
 func TestSpareThatIsNeverClean(t *testing.T) {
 	t.Parallel()
