@@ -340,8 +340,8 @@ func (claude) why(f session.Folder, failed *claudeError) domain.Failure {
 	if v := claudeScreen(screen + "\n" + string(printed)); v.Reason != "" {
 		return v
 	}
-	started, err := f.Started()
-	if _, ended := f.Record(); err == nil && errors.Is(ended, domain.ErrNotFound) && time.Since(started.At.Time) > silence {
+	begun, err := f.Begun() // not the start of the run: worktree and hooks may take long
+	if _, ended := f.Record(); err == nil && errors.Is(ended, domain.ErrNotFound) && time.Since(begun.Time) > silence {
 		return domain.Failure{Reason: domain.ReasonPromptNotDelivered, Note: "the agent shows no sign of having taken its prompt; look at its screen: gaia run show"}
 	}
 	return domain.Failure{}

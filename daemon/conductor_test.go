@@ -727,6 +727,22 @@ func TestAnAgentThatNeverToldAnythingIsLookedAtSoon(t *testing.T) {
 	require.Equal(t, domain.ReasonTrustPrompt, w.only().EndReason)
 }
 
+// Worktree and hooks may take long, and the agent is not asked why it was silent meanwhile.
+func TestAnAgentThatWasLetInLateIsNotLookedAtAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	r := w.running(p, "SHOP-1")
+	w.hub.SetDraining(true)
+	w.set(func() { w.report = domain.AgentReport{Reason: domain.ReasonPromptNotDelivered} })
+	w.clock.Advance(3 * time.Minute)
+	require.NoError(t, w.folder(r.ID).MarkBegun(domain.At(w.clock.Now())))
+	require.NoError(t, p.tick())
+	require.Equal(t, domain.RunRunning, w.only().State)
+	p.ticks(6)
+	require.Equal(t, domain.ReasonPromptNotDelivered, w.only().EndReason)
+}
+
 func TestATurnThatEndedWithoutAMoveIsNotWaitedForForEver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

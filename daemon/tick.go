@@ -500,11 +500,13 @@ func (d *Conductor) view(r *run, boot string) view {
 		v.stalled = true
 	}
 	// Silent since its start, or in one and the same thing for so long that it may have been stopped by a person.
-	since, patience := started.At, mute
-	if err == nil {
+	since, patience := domain.Time{}, mute
+	if errors.Is(err, domain.ErrNotFound) {
+		since, _ = folder.Begun() // none while worktree and hooks are awaited
+	} else if err == nil {
 		since, patience = a.Since, max(blocked, mute)
 	}
-	if (err == nil || errors.Is(err, domain.ErrNotFound)) && !since.IsZero() && d.cfg.Clock.Now().Sub(since.Time) >= patience {
+	if !since.IsZero() && d.cfg.Clock.Now().Sub(since.Time) >= patience {
 		d.mu.Lock()
 		v.mute = !r.asked || d.cfg.Clock.Mono()-r.askedAt >= max(patience, askAgain)
 		d.mu.Unlock()

@@ -141,6 +141,7 @@ func (h *hosts) host(run string, f session.Folder, u *hostUnit, block chan struc
 		h.mu.Unlock()
 		return
 	}
+	_ = f.MarkBegun(domain.At(h.w.clock.Now()))
 	u.agent = true
 	h.agents[run]++
 	n := 0

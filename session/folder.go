@@ -23,6 +23,7 @@ const (
 	FilePrompt   = "prompt.md"     // what the agent reads first
 	FileTree     = "tree.json"     // TreeFile; written last: it lets the host go on
 	FileStarted  = "started"       // Started; created once, for ever
+	FileGate     = "gate"          // when the pane was let go on; by it Exec tells that from the host's death
 	FileRecord   = "record.json"   // Record; how the run ended
 	FileOutput   = "output.log"    // what the pane printed, bounded
 	FileScreen   = "screen.txt"    // the last screen
@@ -219,6 +220,23 @@ func (f Folder) MarkStarted(s Started) error {
 
 // Started reads what MarkStarted wrote. domain.ErrNotFound: no host has begun.
 func (f Folder) Started() (Started, error) { return read[Started](f, FileStarted) }
+
+// MarkBegun says that the pane may become the agent, which was let in at that time. Nobody waits for the disk: a power cut
+// ends the run.
+func (f Folder) MarkBegun(at domain.Time) error {
+	data, err := json.Marshal(at)
+	if err == nil {
+		err = os.WriteFile(f.Path(FileGate), data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("letting the pane go on: %w", err)
+	}
+	return nil
+}
+
+// Begun returns when the agent was let in, which may be long after the host has begun: worktree and hooks come before it.
+// domain.ErrNotFound: it was not yet.
+func (f Folder) Begun() (domain.Time, error) { return read[domain.Time](f, FileGate) }
 
 // WriteRecord writes how the run ended, or replaces it by a fuller account.
 func (f Folder) WriteRecord(r Record) error { return write(f, FileRecord, r) }

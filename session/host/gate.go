@@ -12,15 +12,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"gaia/domain"
 	"gaia/session"
 )
 
 // fileExec is how Exec and Host see each other. It is there, and locked by Exec, from the moment that the pane has come up;
 // the lock goes when Exec has become the agent or has died, and an agentError in the file says why it died.
 const fileExec = "exec"
-
-// fileGate is there once the gate has been opened, by which Exec tells that from the host's death.
-const fileGate = "gate"
 
 const gatePoll = 2 * time.Millisecond
 
@@ -41,8 +39,8 @@ func closeGate(folder session.Folder) (*gate, error) {
 
 // open lets the pane in.
 func (g *gate) open(folder session.Folder) error {
-	if err := os.WriteFile(folder.Path(fileGate), nil, 0o600); err != nil {
-		return fmt.Errorf("letting the pane go on: %w", err)
+	if err := folder.MarkBegun(domain.At(time.Now())); err != nil {
+		return err
 	}
 	g.close()
 	return nil
@@ -67,7 +65,7 @@ func passGate(folder session.Folder) error {
 		if err != nil {
 			return err
 		}
-		if _, err := os.Lstat(folder.Path(fileGate)); err != nil {
+		if _, err := os.Lstat(folder.Path(session.FileGate)); err != nil {
 			return fmt.Errorf("the host has ended: %w", err)
 		}
 		return nil
