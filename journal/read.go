@@ -57,6 +57,8 @@ const (
 	maxComplaint = 4 << 10
 	// endTime is how long journalctl has to end after it was told to.
 	endTime = 5 * time.Second
+	// followBeat is how often it is looked for more.
+	followBeat = 500 * time.Millisecond
 )
 
 var span = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:\d+(?:\.\d+)?\s*[a-zA-Z]+\s*)+$`) })
@@ -75,21 +77,27 @@ func ParseTime(s string) string {
 
 // Read calls each with every entry, in the order of the journal, until there is no more, the context ends or each fails.
 // When it returns, journalctl has ended. That the context ended is no error.
+//
+// To follow it looks again and again for what comes after the last entry, each time with a new journalctl. One that follows
+// by itself misses lines: that of systemd 252 does where a query had no entry yet, and where lines are written while it
+// begins.
 func (r Reader) Read(ctx context.Context, q Query, each func(Entry) error) error {
-	began, cursor := time.Now(), ""
-	n := 0
-	if q.Lines != 0 || !q.Follow {
+	began := time.Now()
+	cursor := ""
+	look := func(q Query) (int, error) {
 		args, err := r.args(q)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		n, err = r.run(ctx, args, func(e Entry) error {
-			if e.Cursor != "" { // what was too long to be read has none
-				cursor = e.Cursor
-			}
+		return r.run(ctx, args, func(e Entry) error {
+			cursor = e.Cursor
 			return each(e)
 		})
-		if err != nil {
+	}
+	n := 0
+	if q.Lines != 0 || !q.Follow {
+		var err error
+		if n, err = look(q); err != nil {
 			return err
 		}
 	}
@@ -98,26 +106,26 @@ func (r Reader) Read(ctx context.Context, q Query, each func(Entry) error) error
 			return err
 		}
 	}
-	if !q.Follow || ctx.Err() != nil {
+	if !q.Follow {
 		return nil
 	}
-	// Followed apart from what was there already: journalctl of systemd 252, told to begin with the last lines of a query,
-	// sits at the end and does not see what comes where there were none yet.
-	rest := Query{Any: q.Any, Priority: q.Priority, Lines: All, Follow: true, after: cursor}
-	if cursor == "" {
-		if rest.Since = q.Since; q.Since == "" || q.Lines == 0 {
-			rest.Since = fmt.Sprintf("@%d.%06d", began.Unix(), began.Nanosecond()/1000)
+	if q.Since == "" || q.Lines == 0 {
+		q.Since = fmt.Sprintf("@%d.%06d", began.Unix(), began.Nanosecond()/1000)
+	}
+	q.Lines = All
+	for {
+		if q.after = cursor; cursor != "" {
+			q.Since = ""
+		}
+		if _, err := look(q); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(followBeat):
 		}
 	}
-	args, err := r.args(rest)
-	if err != nil {
-		return err
-	}
-	_, err = r.run(ctx, args, each)
-	if err == nil && ctx.Err() == nil {
-		err = fmt.Errorf("%w: %s has ended by itself", ErrUnavailable, r.program())
-	}
-	return err
 }
 
 // run starts journalctl, calls each with every entry that it prints, and returns how many there were.
@@ -135,10 +143,10 @@ func (r Reader) run(ctx context.Context, args []string, each func(Entry) error) 
 		}
 		return 0, fmt.Errorf("%w: %w", ErrUnavailable, r.explain(err))
 	}
-	err = lines(out, func(line []byte) error {
+	err = lines(out, func(line []byte, long bool) error {
 		n++
-		if line == nil {
-			return each(Entry{At: time.Now().UTC(), Priority: info, Level: levels[info], Incomplete: true})
+		if long {
+			return each(Entry{At: time.Now().UTC(), Priority: info, Level: levels[info], Incomplete: true, Cursor: string(line)})
 		}
 		e, err := Decode(line)
 		if err != nil {
@@ -199,9 +207,6 @@ func (r Reader) args(q Query) ([]string, error) {
 	if q.after != "" {
 		args = append(args, "--after-cursor="+q.after)
 	}
-	if q.Follow {
-		args = append(args, "--follow")
-	}
 	count := "all"
 	if q.Lines >= 0 {
 		count = strconv.Itoa(q.Lines)
@@ -225,28 +230,32 @@ func (r Reader) args(q Query) ([]string, error) {
 	return args, nil
 }
 
-// lines calls each with every line; with nil for one that is too long.
-func lines(in io.Reader, each func([]byte) error) error {
+// cursorForm finds the cursor in a line of JSON. Within a text of it the quotes would be escaped.
+var cursorForm = regexp.MustCompile(`"__CURSOR":"([^"\\]{1,500})"`)
+
+// lines calls each with every line; of one that is too long with its cursor alone, which is needed to go on behind it.
+func lines(in io.Reader, each func(line []byte, long bool) error) error {
 	b := bufio.NewReaderSize(in, 64<<10)
-	var line []byte
+	var line, cursor []byte
 	long := false
 	for {
 		part, err := b.ReadSlice('\n')
-		if long = long || len(line)+len(part) > maxLine; long {
-			line = nil
-		} else {
-			line = append(line, part...)
+		line = append(line, part...)
+		if long = long || len(line) > maxLine; long {
+			if m := cursorForm.FindSubmatch(line); m != nil {
+				cursor = bytes.Clone(m[1])
+			}
+			line = append(line[:0], line[max(0, len(line)-1024):]...) // a cursor may be cut in two
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		whole := bytes.TrimSpace(line)
-		if long {
-			whole = nil
-		}
 		// A last line without its end was cut off with the program.
-		if err == nil && (long || len(whole) > 0) {
-			if err := each(whole); err != nil {
+		if whole := bytes.TrimSpace(line); err == nil && len(whole) > 0 {
+			if long {
+				whole = cursor
+			}
+			if err := each(whole, long); err != nil {
 				return err
 			}
 		}
@@ -256,7 +265,7 @@ func lines(in io.Reader, each func([]byte) error) error {
 			}
 			return fmt.Errorf("read the journal: %w", err)
 		}
-		line, long = line[:0], false
+		line, cursor, long = line[:0], nil, false
 	}
 }
 

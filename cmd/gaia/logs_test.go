@@ -21,7 +21,7 @@ func (w *world) journal(lines ...string) (called func() []string) {
 	args, out, program := filepath.Join(dir, "args"), filepath.Join(dir, "out"), filepath.Join(dir, "journalctl")
 	require.NoError(w.t, os.WriteFile(out, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 	require.NoError(w.t, os.WriteFile(program, []byte("#!/bin/sh\ncase \"$*\" in *--header*) echo file; exit;; esac\n"+
-		"printf '%s\\0' \"$@\" >"+args+"\ncat "+out+"\ncase \"$*\" in *--follow*) exec sleep 1000;; esac\n"), 0o700))
+		"printf '%s\\0' \"$@\" >"+args+"\ncat "+out+"\n"), 0o700))
 	w.env["journalctl"] = program
 	return func() []string {
 		b, err := os.ReadFile(args)

@@ -135,7 +135,6 @@ func TestFollowingTheJournalEnds(t *testing.T) {
 			}
 		}
 		child := children(t, cmd.Process.Pid)
-		require.Len(t, child, 1)
 		require.NoError(t, cmd.Process.Signal(end))
 		for range lines { // until it has ended
 		}
@@ -143,7 +142,9 @@ func TestFollowingTheJournalEnds(t *testing.T) {
 		if end == syscall.SIGINT {
 			require.Equal(t, 0, cmd.ProcessState.ExitCode())
 		}
-		w.wait("journalctl is gone", func() bool { return syscall.Kill(child[0], 0) == syscall.ESRCH })
+		for _, pid := range child {
+			w.wait("journalctl is gone", func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH })
+		}
 	}
 }
 
@@ -171,10 +172,11 @@ func TestCtrlCEndsFollowing(t *testing.T) {
 	x := w.onTerminal(nil, "run", "logs", "--follow", "--ticket", w.ticket("T", "--workflow", "gaia_task"))
 	x.shows("claimed ")
 	child := children(t, x.cmd.Process.Pid)
-	require.Len(t, child, 1)
 	x.types("\x03")
 	require.NoError(t, x.ends())
-	require.Equal(t, syscall.ESRCH, syscall.Kill(child[0], 0))
+	for _, pid := range child {
+		require.Equal(t, syscall.ESRCH, syscall.Kill(pid, 0))
+	}
 	require.NotContains(t, x.out.String(), "signal")
 }
 
