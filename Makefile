@@ -21,7 +21,7 @@ TESTFLAGS ?= -race -timeout 20m -parallel 8
 HERE := env -u GOOS -u GOARCH
 TOOL := $(HERE) go tool -modfile=tools/go.mod
 
-.PHONY: build man completions install package demo pictures bench test boot-test lint clean
+.PHONY: build man completions install package demo pictures bench test boot-test vm-test lint clean
 
 # Static and without cgo: one file runs on every distribution.
 build:
@@ -85,9 +85,9 @@ lint: man
 	@unformatted=$$(find . -name '*.go' -not -path './build/*' -print0 | xargs -0 gofmt -l); \
 	  [[ -z $$unformatted ]] || { echo "not formatted, run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
-	go vet -tags root,boot ./...
+	go vet -tags root,boot,vm ./...
 	$(TOOL) staticcheck ./...
-	$(TOOL) staticcheck -tags root,boot ./...
+	$(TOOL) staticcheck -tags root,boot,vm ./...
 
 # The tests build the same binaries with the same flags, so that what build leaves in the cache is theirs.
 test: build
@@ -98,6 +98,12 @@ test: build
 boot-test:
 	((EUID != 0)) || packaging/deps.sh --boot
 	go test -v -count=1 -tags boot -timeout 20m -run '^TestBoot$$' ./packaging/boot
+
+# The same system as a virtual machine, where limits are real and so is a power cut. Takes a quarter of an hour and more where
+# qemu has no help from the processor.
+vm-test:
+	((EUID != 0)) || packaging/deps.sh --vm
+	go test -v -count=1 -tags vm -timeout 90m -run '^TestMachine$$' ./packaging/boot
 
 clean:
 	rm -rf '$(BUILD)'

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# deps.sh [--test | --lint | --agents | --boot]: makes sure that what Gaia needs at run time is installed, with --test also what its
+# deps.sh [--test | --lint | --agents | --boot | --vm]: makes sure that what Gaia needs at run time is installed, with --test also what its
 # tests need; with --lint what the checks of its source need, and nothing else; with --agents what installs the coding agents
-# that some tests drive, and nothing else; with --boot what make boot-test needs, and nothing else.
+# that some tests drive, and nothing else; with --boot or --vm what make boot-test or make vm-test
+# needs, and nothing else.
 # Installs what is missing as root on Debian 12 and its like; says the command otherwise. Does nothing where nothing
 # is missing.
 set -euo pipefail
@@ -21,6 +22,8 @@ elif [[ ${1:-} == --agents ]]; then
   needs=(npm:npm)
 elif [[ ${1:-} == --boot ]]; then
   needs=(debootstrap:debootstrap systemd-nspawn:systemd-container)
+elif [[ ${1:-} == --vm ]]; then
+  needs=(debootstrap:debootstrap systemd-nspawn:systemd-container qemu-system-x86_64:qemu-system-x86 mkfs.ext4:e2fsprogs)
 fi
 
 has() {
