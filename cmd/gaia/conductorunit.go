@@ -235,12 +235,23 @@ func (a *app) remove(ctx context.Context, man *units.Manager, e registry.Entry) 
 	if err := working(); err != nil {
 		return err
 	}
+	var stopped []string
 	for _, unit := range []string{timer, conductor} {
+		st, err := man.Status(ctx, unit)
+		if err != nil {
+			return err
+		}
+		if st.Running() {
+			stopped = append(stopped, unit)
+		}
 		if err := man.Stop(ctx, unit); err != nil {
 			return err
 		}
 	}
-	if err := working(); err != nil { // it may have begun one until just now
+	if err := working(); err != nil { // it may have begun one until just now, whose lease somebody must renew
+		for _, unit := range stopped {
+			err = errors.Join(err, man.Start(ctx, unit))
+		}
 		return err
 	}
 	if err := man.Disable(ctx, conductor, timer); err != nil {
