@@ -228,6 +228,8 @@ func (w *world) shop() *remote.Client {
 func (w *world) claim(con *remote.Client) (*domain.Assignment, string) {
 	w.t.Helper()
 	file, sum := hubtest.Token(w.t)
+	_, err := con.Heartbeat(w.t.Context(), domain.Beat{}) // a test may take longer than a silent conductor counts as online
+	require.NoError(w.t, err)
 	a, err := con.Claim(w.t.Context(), domain.ClaimRequest{Run: newRunID(w.t), TokenSHA256: sum, Offer: hubtest.Offer()})
 	require.NoError(w.t, err)
 	require.NotNil(w.t, a, "there is nothing to claim")
