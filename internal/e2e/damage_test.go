@@ -310,7 +310,9 @@ func TestHooksRunOnceTheyAreTrusted(t *testing.T) {
 	k = w.ticket("Meets other hooks", "--workflow", "gaia_task")
 	untrusted(k)
 	require.Equal(t, want, w.lines("hooks"))
-	v = w.show(k)
+	v = w.waitFor(k, "its run to be taken back", func(v view) bool { // the pause is told before its session has ended
+		return !slices.ContainsFunc(v.Runs, func(r domain.Run) bool { return r.State.Live() })
+	})
 	require.Zero(t, v.Attempts)
 	require.Nil(t, v.Hold)
 	for _, r := range v.Runs {
