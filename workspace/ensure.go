@@ -398,7 +398,7 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 		return nil, fmt.Errorf("git says that it made the worktree %s, but has not registered it", j.path)
 	}
 	t.admin = *a
-	return t, nil
+	return t, a.sync()
 }
 
 // refused returns what keeps git from checking a branch out, where it is to make it if it is fresh.

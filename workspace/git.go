@@ -29,6 +29,8 @@ var settings = []string{
 	"gc.auto=0", "maintenance.auto=false", "color.ui=false", "advice.addEmbeddedRepo=false",
 	"submodule.recurse=false", "fetch.recurseSubmodules=false", "branch.autoSetupMerge=false",
 	"worktree.guessRemote=false", "checkout.workers=0",
+	// By itself git leaves new references and objects to the kernel, and a power cut leaves empty files in their places.
+	"core.fsync=committed",
 }
 
 // kept are the variables of git's own that a person may have set for the whole machine. All others, such as GIT_DIR or

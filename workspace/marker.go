@@ -60,7 +60,7 @@ func (m Marker) write(gitDir string) error {
 	return syncDir(gitDir)
 }
 
-// syncDir makes the names in a folder last.
+// syncDir makes the names in a folder last, or what is in a file.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -150,7 +150,7 @@ func (k keeper) register(ctx context.Context, base string) (admin, error) {
 	if err != nil {
 		return admin{}, err
 	}
-	return *a, nil
+	return *a, a.sync()
 }
 
 // refresh brings a spare to another commit: only the difference is checked out.

@@ -50,6 +50,22 @@ type admin struct {
 	reason string // of the lock
 }
 
+// sync makes a new registration outlive a power cut. Git leaves these files to the kernel, which may lose what is in them and
+// keep their names: then nobody could tell that what lies there is ours and unfinished.
+func (a admin) sync() error {
+	paths := []string{filepath.Join(a.path, ".git")}
+	for _, name := range []string{"HEAD", "commondir", "gitdir", "locked"} {
+		paths = append(paths, filepath.Join(a.dir, name))
+	}
+	// The folders last, each of which makes the names in it last.
+	for _, path := range append(paths, a.dir, filepath.Dir(a.dir), a.path, filepath.Dir(a.path)) {
+		if err := syncDir(path); err != nil {
+			return fmt.Errorf("write the new worktree %s to the disk: %w", a.path, err)
+		}
+	}
+	return nil
+}
+
 // admins returns the git directories of all worktrees.
 func (g *Git) admins() ([]admin, error) {
 	folder := filepath.Join(g.common, "worktrees")
