@@ -24,7 +24,7 @@ const (
 	home     = "/home/" + user
 	checkout = home + "/shop"
 	// patience is how long a test waits for what must come. It is far more than an idle machine needs.
-	patience = 6 * time.Minute
+	patience = 10 * time.Minute
 )
 
 // command is what is to be run on the machine under test, with its arguments as they are.

@@ -345,7 +345,7 @@ func TestMachine(t *testing.T) {
 	require.Equal(t, boot, strings.TrimSpace(v.ada("git", "show", "gaia/"+neighbour+":boot")), "the work goes on where it was")
 	done(fmt.Sprintf("power cut while the hub wrote: %d acknowledged, none lost, %s done", len(v.notes()), neighbour))
 
-	v.write(home+"/bin/grow", "#!/bin/sh\nset -eu\nmkdir goods\nseq 15000 | split --lines=1 --suffix-length=4 - goods/\ngit add goods\ngit commit --quiet --message=Goods\n")
+	v.write(home+"/bin/grow", "#!/bin/sh\nset -eu\nmkdir goods\nseq 8000 | split --lines=1 --suffix-length=4 - goods/\ngit add goods\ngit commit --quiet --message=Goods\n")
 	v.ada("sh", home+"/bin/grow")
 	v.asRoot("sync")
 	large := v.ticket("A greeting in a large repository")
