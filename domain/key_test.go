@@ -19,15 +19,18 @@ var (
 	generated = regexp.MustCompile(`-x[0-9a-f]{16}$`)
 )
 
-// identifiers draws what people, importers and attackers call tickets.
-var identifiers = rapid.OneOf(
-	rapid.StringMatching(`[A-Z][A-Z0-9_]{0,6}-[0-9]{1,6}`),
-	rapid.StringMatching(`[A-Z]{36,42}-[0-9]{1,4}`),
-	rapid.StringMatching(`[./\\-]{0,6}[a-zA-Z0-9._/~^:?*@{}\\ -]{0,60}(\.lock|/|\.|-x[0-9a-f]{16})?`),
-	rapid.StringMatching(`[A-Z]{1,3}-[0-9]-x[0-9a-f]{16}`),
-	rapid.String(),
-	rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
-)
+// identifiers returns a generator of what people, importers and attackers call tickets. It is not made for several
+// goroutines, so that each test has its own.
+func identifiers() *rapid.Generator[string] {
+	return rapid.OneOf(
+		rapid.StringMatching(`[A-Z][A-Z0-9_]{0,6}-[0-9]{1,6}`),
+		rapid.StringMatching(`[A-Z]{36,42}-[0-9]{1,4}`),
+		rapid.StringMatching(`[./\\-]{0,6}[a-zA-Z0-9._/~^:?*@{}\\ -]{0,60}(\.lock|/|\.|-x[0-9a-f]{16})?`),
+		rapid.StringMatching(`[A-Z]{1,3}-[0-9]-x[0-9a-f]{16}`),
+		rapid.String(),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
+	)
+}
 
 func TestWorkspaceKeyExamples(t *testing.T) {
 	t.Parallel()
@@ -62,8 +65,9 @@ func TestWorkspaceKeyExamples(t *testing.T) {
 // A key stays in its folder, is short, and says by its form whether it was generated.
 func TestWorkspaceKeyForm(t *testing.T) {
 	t.Parallel()
+	ids := identifiers()
 	rapid.Check(t, func(t *rapid.T) {
-		identifier := identifiers.Draw(t, "identifier")
+		identifier := ids.Draw(t, "identifier")
 		key := WorkspaceKey(identifier)
 		require.Equal(t, key, WorkspaceKey(identifier))
 		require.LessOrEqual(t, len(key), 40+18)
@@ -80,9 +84,10 @@ func TestWorkspaceKeyForm(t *testing.T) {
 // Two identifiers never share a key.
 func TestWorkspaceKeyCollisions(t *testing.T) {
 	t.Parallel()
+	ids := identifiers()
 	rapid.Check(t, func(t *rapid.T) {
 		seen := map[string]string{}
-		for _, identifier := range rapid.SliceOfDistinct(identifiers, rapid.ID[string]).Draw(t, "identifiers") {
+		for _, identifier := range rapid.SliceOfDistinct(ids, rapid.ID[string]).Draw(t, "identifiers") {
 			// Neighbours that the character rule alone would take for the same, and the key itself as an identifier.
 			for _, i := range []string{identifier, strings.ToLower(identifier), strings.ReplaceAll(identifier, "/", "_"), WorkspaceKey(identifier)} {
 				key := WorkspaceKey(i)
@@ -110,8 +115,9 @@ func TestWorkspaceKeyIsABranch(t *testing.T) {
 		accepted(t, identifier)
 	}
 	deadline := time.Now().Add(3 * time.Second) // each needs two processes, so as many as there is time for
+	ids := identifiers()
 	rapid.Check(t, func(t *rapid.T) {
-		identifier := identifiers.Draw(t, "identifier")
+		identifier := ids.Draw(t, "identifier")
 		if time.Now().Before(deadline) {
 			accepted(t, identifier)
 		}
