@@ -136,9 +136,6 @@ func (d *doctor) fixable(ask string, do func(context.Context) (string, error)) {
 	d.found[len(d.found)-1].Fix = &Fix{Ask: ask, Do: do}
 }
 
-// maxSocket is the longest path of a unix socket, in bytes.
-const maxSocket = 107
-
 func (d *doctor) runtime(context.Context) {
 	const check = "runtime folder"
 	if err := d.Home.NeedRuntime(); err != nil {
@@ -147,7 +144,7 @@ func (d *doctor) runtime(context.Context) {
 	}
 	var st unix.Stat_t
 	err := unix.Stat(d.Home.RuntimeRoot, &st)
-	socket := d.Home.RunSocket(strings.Repeat("0", 12))
+	socket := tmux.Server{Socket: d.Home.RunSocket(strings.Repeat("0", 12))}
 	switch {
 	case err != nil:
 		d.add(check, Fail, "log in as this user (ssh or machinectl shell, not su)", "XDG_RUNTIME_DIR is %s: %v", d.Home.RuntimeRoot, err)
@@ -155,8 +152,8 @@ func (d *doctor) runtime(context.Context) {
 		d.add(check, Fail, "log in as this user (ssh or machinectl shell, not su or sudo)", "XDG_RUNTIME_DIR is %s, which belongs to the user %d, and you are %d", d.Home.RuntimeRoot, st.Uid, d.UID)
 	case st.Mode&0o077 != 0:
 		d.add(check, Warn, "chmod 0700 "+d.Home.RuntimeRoot, "%s is open to others (%04o), and it holds the sockets of your agents' terminals", d.Home.RuntimeRoot, st.Mode&0o777)
-	case len(socket) > maxSocket:
-		d.add(check, Fail, "set XDG_RUNTIME_DIR to a shorter path", "the socket of a run, %s, has a path of %d bytes, and at most %d are possible", socket, len(socket), maxSocket)
+	case socket.CheckSocket() != nil:
+		d.add(check, Fail, "set XDG_RUNTIME_DIR to a shorter path", "%v", socket.CheckSocket())
 	default:
 		d.add(check, OK, "", "%s", d.Home.RuntimeRoot)
 	}
@@ -353,15 +350,16 @@ func userName(uid int) string {
 }
 
 func (d *doctor) journal(ctx context.Context) {
-	if err := d.Journal.Readable(ctx); err != nil {
-		mend := "sudo mkdir -p /var/log/journal && sudo systemctl restart systemd-journald"
-		if _, there := os.Stat("/var/log/journal"); there == nil {
-			mend = "sudo usermod --append --groups systemd-journal " + userName(d.UID) + ", then log in anew"
-		}
-		d.add("journal", Warn, mend, "gaia run logs shows nothing: %v", err)
-		return
+	err := d.Journal.Readable(ctx)
+	var access *journal.AccessError
+	switch {
+	case err == nil:
+		d.add("journal", OK, "", "can be read")
+	case errors.As(err, &access):
+		d.add("journal", Warn, access.Mend, "gaia run logs shows nothing: %s", access.Said)
+	default:
+		d.add("journal", Warn, "journalctl --header", "gaia run logs shows nothing: %v", err)
 	}
-	d.add("journal", OK, "", "can be read")
 }
 
 func (d *doctor) machine(context.Context) {

@@ -295,13 +295,26 @@ func (r Reader) explain(err error) error {
 // journalFolder is where journald keeps a journal that outlives a boot.
 const journalFolder = "/var/log/journal"
 
+// AccessError is a journal that the user may not read, or that is not kept.
+type AccessError struct {
+	Said string // what journalctl complains of
+	Mend string // the command that most likely mends it
+
+	hint string // what else there is to know of it
+}
+
+func (e *AccessError) Error() string {
+	return fmt.Sprintf("%v: %s; %s", ErrUnavailable, e.Said, e.hint)
+}
+func (e *AccessError) Unwrap() error { return ErrUnavailable }
+
 func (r Reader) noAccess(said string) error {
 	group := "sudo usermod --append --groups systemd-journal " + userName(r.UID) + ", and log in anew"
 	if _, err := os.Stat(journalFolder); err != nil {
-		return fmt.Errorf("%w: %s; journald keeps a journal for each user only where %s is there: sudo mkdir -p %s && sudo systemctl restart systemd-journald; or become one who may read everybody's lines: %s",
-			ErrUnavailable, said, journalFolder, journalFolder, group)
+		mend := "sudo mkdir -p " + journalFolder + " && sudo systemctl restart systemd-journald"
+		return &AccessError{said, mend, fmt.Sprintf("journald keeps a journal for each user only where %s is there: %s; or become one who may read everybody's lines: %s", journalFolder, mend, group)}
 	}
-	return fmt.Errorf("%w: %s; either nothing was ever logged for you, or you may not read it: become one who may read everybody's lines: %s", ErrUnavailable, said, group)
+	return &AccessError{said, group, "either nothing was ever logged for you, or you may not read it: become one who may read everybody's lines: " + group}
 }
 
 func userName(uid int) string {
