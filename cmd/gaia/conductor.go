@@ -37,6 +37,16 @@ tickets and hosts agents. Where no instance is given, that of the present checko
 	return cmd
 }
 
+// homeEntry returns the machine's registry and the conductor in it that args or the folder name.
+func (a *app) homeEntry(args []string) (registry.Home, registry.Entry, error) {
+	home, err := a.home()
+	if err != nil {
+		return home, registry.Entry{}, err
+	}
+	e, err := a.entry(home, args)
+	return home, e, err
+}
+
 // entry returns the conductor that is meant: the named one, else the present checkout's.
 func (a *app) entry(home registry.Home, args []string) (registry.Entry, error) {
 	if len(args) == 1 {
@@ -248,11 +258,7 @@ func (a *app) conductorStatus() *cobra.Command {
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			home, err := a.home()
-			if err != nil {
-				return err
-			}
-			e, err := a.entry(home, args)
+			home, e, err := a.homeEntry(args)
 			if err != nil {
 				return err
 			}

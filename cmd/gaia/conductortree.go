@@ -33,11 +33,7 @@ question. Hooks that nobody trusted are never run, and their conductor claims no
 		ValidArgsFunction: a.completeFirst(a.instanceNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			home, err := a.home()
-			if err != nil {
-				return err
-			}
-			e, err := a.entry(home, args)
+			home, e, err := a.homeEntry(args)
 			if err != nil {
 				return err
 			}
@@ -182,11 +178,7 @@ func beforeRemove(home registry.Home, e registry.Entry) func(context.Context, wo
 }
 
 func (a *app) reap(ctx context.Context, args []string, dry bool) error {
-	home, err := a.home()
-	if err != nil {
-		return err
-	}
-	e, err := a.entry(home, args)
+	home, e, err := a.homeEntry(args)
 	if err != nil {
 		return err
 	}

@@ -41,11 +41,7 @@ Worktrees of finished tickets stay until gaia conductor reap. To have that done 
 			if linger && noLinger {
 				return usagef("--linger and --no-linger exclude each other")
 			}
-			home, err := a.home()
-			if err != nil {
-				return err
-			}
-			e, err := a.entry(home, args)
+			home, e, err := a.homeEntry(args)
 			if err != nil {
 				return err
 			}
@@ -293,11 +289,7 @@ func (a *app) unitDone(ctx context.Context, man *units.Manager, e registry.Entry
 
 // withConductor calls fn with a connection to systemd and the conductor that is meant.
 func (a *app) withConductor(ctx context.Context, args []string, fn func(context.Context, *units.Manager, registry.Entry) error) error {
-	home, err := a.home()
-	if err != nil {
-		return err
-	}
-	e, err := a.entry(home, args)
+	home, e, err := a.homeEntry(args)
 	if err != nil {
 		return err
 	}

@@ -400,11 +400,7 @@ object a line. The whole story of a ticket, hub and agent's host included, is to
 		if err != nil {
 			return err
 		}
-		home, err := a.home()
-		if err != nil {
-			return err
-		}
-		e, err := a.entry(home, args)
+		home, e, err := a.homeEntry(args)
 		if err != nil {
 			return err
 		}
