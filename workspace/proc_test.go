@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -56,6 +57,38 @@ func TestProcessThatForbidsToLook(t *testing.T) {
 	who, err = g.lives(time.Now().Add(time.Hour), "/nonexistent")
 	require.NoError(t, err, "it began before the tree did")
 	require.Empty(t, who)
+}
+
+// A child that is being started has the files of its parent for a moment. It does not work in them.
+func TestStartingChildWorksNowhere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	g := &Git{proc: "/proc"}
+	var starters sync.WaitGroup
+	defer starters.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	for range 4 {
+		starters.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					_ = exec.Command("true").Run()
+				}
+			}
+		})
+	}
+	for range 100 {
+		f, err := os.Open(dir)
+		require.NoError(t, err)
+		require.NoError(t, exec.Command("true").Run())
+		f.Close()
+		who, err := g.lives(time.Now().Add(time.Hour), dir)
+		require.NoError(t, err)
+		require.Empty(t, who)
+	}
 }
 
 // hide makes this process one that others of its user cannot look into, until its standard input ends.
