@@ -131,6 +131,9 @@ func (j *job) place(ctx context.Context) (t *tree, made bool, err error) {
 		return nil, false, err
 	}
 	defer unflock(repository)
+	if err := j.settleCut(j.path); err != nil {
+		return nil, false, err
+	}
 	if err := j.removeJunk(); err != nil {
 		return nil, false, err
 	}
@@ -569,6 +572,9 @@ func (j *job) fill(ctx context.Context, t *tree) error {
 			return err
 		}
 	}
+	if err := syncTree(ctx, j.path); err != nil {
+		return err
+	}
 	if err := t.marker.write(t.dir); err != nil {
 		return err
 	}
@@ -585,6 +591,9 @@ func (j *job) adopt(ctx context.Context, t *tree) error {
 	}
 	if who != "" {
 		j.find("%s%s still works in this worktree.", strings.ToUpper(who[:1]), who[1:])
+	}
+	if err := j.emptyIndex(ctx, t.dir); err != nil {
+		return err
 	}
 	operation, err := unfinished(t.dir)
 	if err != nil {
@@ -607,6 +616,9 @@ func (j *job) adopt(ctx context.Context, t *tree) error {
 			text += " They were left as they are; a copy is saved in " + ref + "."
 		}
 		j.find("%s%s", text, sentence(notes))
+		if err := j.emptied(ctx); err != nil {
+			return err
+		}
 	}
 	on, err := c.line(ctx, "symbolic-ref", "--quiet", "HEAD")
 	if err != nil && exitCode(err) != 1 {

@@ -235,17 +235,25 @@ func startedBefore(proc, dir string, t time.Time) bool {
 	if err != nil {
 		return false
 	}
-	up, err := os.ReadFile(filepath.Join(proc, "uptime"))
+	boot, err := bootTime(proc)
 	if err != nil {
 		return false
+	}
+	return boot.Add(time.Duration(ticks) * 10 * time.Millisecond).Add(2 * time.Second).Before(t)
+}
+
+// bootTime returns when the machine was booted, to a few hundredths of a second.
+func bootTime(proc string) (time.Time, error) {
+	up, err := os.ReadFile(filepath.Join(proc, "uptime"))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("ask when the machine was booted: %w", err)
 	}
 	seconds, _, _ := strings.Cut(string(up), " ")
 	age, err := strconv.ParseFloat(seconds, 64)
 	if err != nil {
-		return false
+		return time.Time{}, fmt.Errorf("ask when the machine was booted: %w", err)
 	}
-	boot := time.Now().Add(-time.Duration(age * float64(time.Second)))
-	return boot.Add(time.Duration(ticks) * 10 * time.Millisecond).Add(2 * time.Second).Before(t)
+	return time.Now().Add(-time.Duration(age * float64(time.Second))), nil
 }
 
 // command returns the short name of a process in brackets, or "".

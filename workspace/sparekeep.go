@@ -194,6 +194,9 @@ func (k keeper) complete(ctx context.Context, s spare) error {
 	if s.Print, err = s.print(ctx); err != nil || !strings.HasPrefix(s.Print, before) {
 		s.Print = "" // git is asked at the claim, since it may not have seen what is there now
 	}
+	if err := syncTree(ctx, s.path); err != nil {
+		return err
+	}
 	s.MadeAt = domain.At(time.Now())
 	if err := s.write(); err != nil {
 		return err
@@ -311,6 +314,9 @@ func (k keeper) settleMoved(ctx context.Context) (*admin, error) {
 		return nil, err
 	}
 	defer unflock(repository)
+	if err := k.settleCut(k.path); err != nil {
+		return nil, err
+	}
 	all, err := k.admins()
 	if err != nil {
 		return nil, err

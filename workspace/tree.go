@@ -50,15 +50,19 @@ type admin struct {
 	reason string // of the lock
 }
 
+// registration are the files of a new registration in the order in which they are written to the disk: with gitdir git takes
+// notice of it, and then fails everywhere in the repository if commondir is empty.
+var registration = []string{"commondir", "HEAD", "locked", "gitdir"}
+
 // sync makes a new registration outlive a power cut. Git leaves these files to the kernel, which may lose what is in them and
 // keep their names: then nobody could tell that what lies there is ours and unfinished.
 func (a admin) sync() error {
-	paths := []string{filepath.Join(a.path, ".git")}
-	for _, name := range []string{"HEAD", "commondir", "gitdir", "locked"} {
+	var paths []string
+	for _, name := range registration {
 		paths = append(paths, filepath.Join(a.dir, name))
 	}
 	// The folders last, each of which makes the names in it last.
-	for _, path := range append(paths, a.dir, filepath.Dir(a.dir), a.path, filepath.Dir(a.path)) {
+	for _, path := range append(paths, filepath.Join(a.path, ".git"), a.dir, filepath.Dir(a.dir), a.path, filepath.Dir(a.path)) {
 		if err := syncDir(path); err != nil {
 			return fmt.Errorf("write the new worktree %s to the disk: %w", a.path, err)
 		}

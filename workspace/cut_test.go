@@ -1,0 +1,102 @@
+package workspace
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"gaia/domain"
+)
+
+// A power cut while git makes a worktree keeps the names of its files and loses what is in those that were not yet synced.
+func TestPowerCutWhileATreeIsRegistered(t *testing.T) {
+	t.Parallel()
+	files := append(slices.Clone(registration), ".git")
+	for synced := range files {
+		names := files[synced:]
+		t.Run(strings.Join(names, " "), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.racy = 0
+			base := f.git(f.checkout, "rev-parse", "HEAD")
+			for _, c := range []struct {
+				path string
+				args []string
+			}{
+				{f.Path("SHOP-1"), []string{"--reason", makingReason("SHOP-1", "run-1", base), "-b", "gaia/SHOP-1"}},
+				{f.sparePath(1), []string{"--reason", spareLock, "--detach"}},
+			} {
+				f.git(f.checkout, append(append([]string{"worktree", "add", "-q", "--no-checkout", "--lock"}, c.args...), c.path, base)...)
+				a, err := f.adminOf(c.path)
+				require.NoError(t, err)
+				for _, name := range names {
+					path := filepath.Join(a.dir, name)
+					if name == ".git" {
+						path = filepath.Join(c.path, name)
+					}
+					require.NoError(t, os.Truncate(path, 0))
+				}
+			}
+			tree := f.ensure("SHOP-1", "run-2")
+			f.isWhole(tree, "gaia/SHOP-1", base)
+			f.keep(1)
+			f.keep(0)
+			f.git(f.checkout, "worktree", "prune")
+			require.Empty(t, f.git(f.checkout, "for-each-ref", "refs/gaia/"), "there was nothing to save")
+		})
+	}
+}
+
+// Where somebody may have worked, an empty file is no reason to take anything away.
+func TestAnEmptyLinkIsNotTakenForACut(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(f *fixture, path string){
+		"another's lock": func(f *fixture, path string) {
+			f.git(f.checkout, "worktree", "add", "-q", "--no-checkout", "--lock", "--reason", "mine", "--detach", path)
+		},
+		"an index": func(f *fixture, path string) { f.git(f.checkout, "worktree", "add", "-q", "--detach", path) },
+		"files": func(f *fixture, path string) {
+			f.git(f.checkout, "worktree", "add", "-q", "--no-checkout", "--detach", path)
+			f.write(path, "work.txt", "mine\n")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			path := f.Path("SHOP-1")
+			change(f, path)
+			require.NoError(t, os.Truncate(filepath.Join(path, ".git"), 0))
+			f.refused("SHOP-1")
+			require.FileExists(t, filepath.Join(path, ".git"))
+			require.Contains(t, f.git(f.checkout, "worktree", "list"), path)
+		})
+	}
+}
+
+// What a power cut has emptied in a complete tree is told, and keeps no agent from its work.
+func TestPowerCutInACompleteTree(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	tree := f.ensure("SHOP-1", "run-1")
+	a, err := f.adminOf(tree.Path)
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(filepath.Join(a.dir, "index"), 0))
+	require.NoError(t, os.Truncate(filepath.Join(tree.Path, "README.md"), 0))
+
+	tree = f.ensure("SHOP-1", "run-2")
+	require.Contains(t, strings.Join(tree.Findings, "\n"), "The index was empty")
+	require.NotContains(t, strings.Join(tree.Findings, "\n"), "README.md", "it was emptied after the boot: by somebody")
+	require.Equal(t, "M README.md", f.git(tree.Path, "status", "--porcelain"))
+
+	j := &job{Git: f.open(), path: tree.Path, request: domain.TreeRequest{Identifier: "SHOP-1"}}
+	j.proc = t.TempDir() // of a machine that was booted just now
+	require.NoError(t, os.WriteFile(filepath.Join(j.proc, "uptime"), []byte("0.00 0.00\n"), 0o600))
+	require.NoError(t, j.emptied(t.Context()))
+	require.Len(t, j.findings, 1)
+	require.Contains(t, j.findings[0], "README.md")
+	require.Empty(t, f.git(f.checkout, "diff", "--stat"))
+}
