@@ -1,6 +1,7 @@
 package session
 
 import (
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,6 +22,11 @@ var taken = []string{
 	"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy",
 	"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY",
 }
+
+// gitSettings have the agent's git write each commit to the disk before it says that it is made: by itself it leaves the objects
+// to the kernel, and a run that has ended with its ticket in the next state could lose its commits in a power cut.
+// See core.fsync in git-config(1).
+var gitSettings = map[string]string{"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.fsync", "GIT_CONFIG_VALUE_0": "committed"}
 
 // EnvInput is what the environment of a run is made of.
 type EnvInput struct {
@@ -55,6 +61,7 @@ func Environment(in EnvInput) map[string]string {
 	}
 	env["TERM"] = DefaultTerm
 	env["PATH"] = searchPath(in)
+	maps.Copy(env, gitSettings)
 	for name, v := range in.Gaia {
 		env[name] = v
 	}
@@ -84,13 +91,13 @@ func searchPath(in EnvInput) string {
 }
 
 // reserved reports whether a name is never taken over, whoever asks for it: what belongs to systemd's contract with
-// another process, to the user's own tmux, and Gaia's own names, which the run's own values must not be mixed with.
+// another process, to the user's own tmux, the settings that a run's git gets, and Gaia's own names, which the run's own values must not be mixed with.
 func reserved(name string) bool {
 	switch name {
-	case "NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM", "MANAGERPID", "SYSTEMD_EXEC_PID", "PATH", "LANG", "TERM":
+	case "NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM", "MANAGERPID", "SYSTEMD_EXEC_PID", "PATH", "LANG", "TERM", "GIT_CONFIG_COUNT":
 		return true
 	}
-	for _, prefix := range []string{"WATCHDOG_", "LISTEN_", "TMUX", "GAIA_"} {
+	for _, prefix := range []string{"WATCHDOG_", "LISTEN_", "TMUX", "GAIA_", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}

@@ -21,10 +21,11 @@ func TestEnvironmentIsWrittenAndNotInherited(t *testing.T) {
 		"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "LISTEN_FDS": "1", "LISTEN_PID": "1",
 		"INVOCATION_ID": "i", "JOURNAL_STREAM": "j", "TMUX": "t", "TMUX_PANE": "%0", "TMUX_TMPDIR": "/t",
 		"GAIA_HUB": "of another", "GAIA_TOKEN_FILE": "of another", "HUB_PASSWORD": "secret",
+		"GIT_CONFIG_COUNT": "9", "GIT_CONFIG_KEY_0": "core.editor",
 	}
 	got := session.Environment(session.EnvInput{
 		Manager: manager, Path: "/home/ada/bin:/opt/gaia:/usr/bin", Bin: "/opt/gaia",
-		Pass:    []string{"GOPROXY", "ABSENT", "NOTIFY_SOCKET", "GAIA_TOKEN_FILE", "TMUX", "PATH"},
+		Pass:    []string{"GOPROXY", "ABSENT", "NOTIFY_SOCKET", "GAIA_TOKEN_FILE", "TMUX", "PATH", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0"},
 		Profile: []string{"CLAUDE_CONFIG_DIR", "LISTEN_FDS"},
 		Gaia:    map[string]string{"GAIA_HUB": "unix:///h"},
 	})
@@ -33,6 +34,7 @@ func TestEnvironmentIsWrittenAndNotInherited(t *testing.T) {
 		"PATH": "/opt/gaia:/home/ada/bin:/usr/bin", "LANG": "de_DE.UTF-8", "TERM": "tmux-256color", "SSH_AUTH_SOCK": "/s",
 		"https_proxy": "p", "NO_PROXY": "n", "XDG_RUNTIME_DIR": "/run/user/1000", "XDG_CONFIG_HOME": "/c",
 		"DBUS_SESSION_BUS_ADDRESS": "unix:path=/b", "CLAUDE_CONFIG_DIR": "/cc", "GOPROXY": "g", "GAIA_HUB": "unix:///h",
+		"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.fsync", "GIT_CONFIG_VALUE_0": "committed",
 	}, got)
 }
 
@@ -53,8 +55,8 @@ func TestNoNameComesThroughThatNobodyListed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfN(rapid.SampledFrom([]string{
-			"NOTIFY_SOCKET", "WATCHDOG_X", "LISTEN_FDNAMES", "INVOCATION_ID", "JOURNAL_STREAM", "TMUX", "TMUXX", "GAIA_X", "A", "B", "C",
-		}), 0, 11)
+			"NOTIFY_SOCKET", "WATCHDOG_X", "LISTEN_FDNAMES", "INVOCATION_ID", "JOURNAL_STREAM", "TMUX", "TMUXX", "GAIA_X", "GIT_CONFIG_KEY_1", "A", "B", "C",
+		}), 0, 12)
 		manager := map[string]string{}
 		for _, n := range names.Draw(t, "manager") {
 			manager[n] = "v"
@@ -62,7 +64,7 @@ func TestNoNameComesThroughThatNobodyListed(t *testing.T) {
 		pass := names.Draw(t, "pass")
 		for name := range session.Environment(session.EnvInput{Manager: manager, Pass: pass}) {
 			switch name {
-			case "PATH", "LANG", "TERM":
+			case "PATH", "LANG", "TERM", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0":
 				continue
 			}
 			require.Contains(t, pass, name)
