@@ -231,7 +231,7 @@ func (r Reader) args(q Query) ([]string, error) {
 }
 
 // cursorForm finds the cursor in a line of JSON. Within a text of it the quotes would be escaped.
-var cursorForm = regexp.MustCompile(`"__CURSOR":"([^"\\]{1,500})"`)
+var cursorForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"__CURSOR":"([^"\\]{1,500})"`) })
 
 // lines calls each with every line; of one that is too long with its cursor alone, which is needed to go on behind it.
 func lines(in io.Reader, each func(line []byte, long bool) error) error {
@@ -242,7 +242,7 @@ func lines(in io.Reader, each func(line []byte, long bool) error) error {
 		part, err := b.ReadSlice('\n')
 		line = append(line, part...)
 		if long = long || len(line) > maxLine; long {
-			if m := cursorForm.FindSubmatch(line); m != nil {
+			if m := cursorForm().FindSubmatch(line); m != nil {
 				cursor = bytes.Clone(m[1])
 			}
 			line = append(line[:0], line[max(0, len(line)-1024):]...) // a cursor may be cut in two

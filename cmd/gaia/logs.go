@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -96,11 +97,13 @@ type journalPrinter struct {
 }
 
 // ofInstallation finds the prefix of the installation that a unit belongs to.
-var ofInstallation = regexp.MustCompile(`^([a-z][a-z0-9]{0,15})-(?:hub\.(?:service|socket)|(?:conductor|reap)@.+|run-.+-[0-9]+\.service)$`)
+var ofInstallation = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([a-z][a-z0-9]{0,15})-(?:hub\.(?:service|socket)|(?:conductor|reap)@.+|run-.+-[0-9]+\.service)$`)
+})
 
 func (p *journalPrinter) print(e journal.Entry) error {
 	// Another installation of the same user, a demo for one, may have a ticket of the same name.
-	if m := ofInstallation.FindStringSubmatch(e.Unit); m != nil && m[1] != p.a.names().Prefix {
+	if m := ofInstallation().FindStringSubmatch(e.Unit); m != nil && m[1] != p.a.names().Prefix {
 		return nil
 	}
 	p.any = true

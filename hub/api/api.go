@@ -267,7 +267,7 @@ func acceptable(r *http.Request, want string) error {
 	return newProblem(http.StatusNotAcceptable, "not_acceptable", &source{Header: "Accept"}, "there is %s only", want)
 }
 
-var userName = regexp.MustCompile(`^[a-z0-9-]+$`)
+var userName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9-]+$`) })
 
 // principal says who calls. A token that is shown decides, whoever the peer is: an agent that shares the owner's uid
 // acts as the run that it is.
@@ -295,7 +295,7 @@ func (s *Server) principal(r *http.Request) (auth.Principal, error) {
 			"the hub does not know who you are: no token was shown, and the peer is not the hub's owner: %s", peer.Why)
 	}
 	user := r.Header.Get("Gaia-User")
-	if user != "" && (!userName.MatchString(user) || len(user) > 63) {
+	if user != "" && (!userName().MatchString(user) || len(user) > 63) {
 		return auth.Principal{}, newProblem(http.StatusBadRequest, "bad_request", &source{Header: "Gaia-User"}, "a user is 1 to 63 of a-z, 0-9 and -")
 	}
 	return auth.Principal{Kind: auth.Owner, User: user, Peer: true}, nil

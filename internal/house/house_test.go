@@ -382,6 +382,31 @@ func TestNothingLogsAtPanicLevel(t *testing.T) {
 	}
 }
 
+// TestNothingIsCompiledAtTheStart: a pattern or template that every start of every command compiles, used or not, is what people
+// wait for; one with a large repetition took a third of the start of gaia. sync.OnceValue has it compiled at its first use.
+func TestNothingIsCompiledAtTheStart(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if f.test || within(f.pkg, "internal") {
+			continue
+		}
+		for _, decl := range f.ast.Decls {
+			vars, ok := decl.(*ast.GenDecl)
+			if !ok || vars.Tok != token.VAR {
+				continue
+			}
+			ast.Inspect(vars, func(n ast.Node) bool {
+				if _, later := n.(*ast.FuncLit); later {
+					return false
+				}
+				if sel, ok := n.(*ast.SelectorExpr); ok && (sel.Sel.Name == "MustCompile" || sel.Sel.Name == "Must") {
+					t.Errorf("%s: this is compiled at each start; give it to sync.OnceValue", fileSet.Position(sel.Pos()))
+				}
+				return true
+			})
+		}
+	}
+}
+
 // TestRootTestsAreNamedSo: make test finds the tests that need root by this name.
 func TestRootTestsAreNamedSo(t *testing.T) {
 	for _, f := range goFiles(t) {

@@ -3,6 +3,7 @@
 package boot
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -20,8 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// release is the Debian that is booted. By default it is the oldest that Gaia is for.
+var release = cmp.Or(os.Getenv("GAIA_BOOT_RELEASE"), "bookworm")
+
 const (
-	release = "bookworm" // the oldest Debian that Gaia is for
 	// cache holds the systems as they are before Gaia comes; a test works on a copy. It may be removed at any time.
 	cache = "/var/cache/gaia-boot"
 	// include is what the smallest Debian lacks to be one that people log in to.
@@ -73,9 +76,9 @@ func debs(t *testing.T) [2]string {
 func mirror(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "apt-get", "indextargets", "--format", "$(REPO_URI)",
-		"Created-By: Packages", "Codename: "+release, "Component: main").Output()
+		"Created-By: Packages", "Label: Debian", "Component: main").Output()
 	uri, _, _ := strings.Cut(string(out), "\n")
-	need(t, err == nil && uri != "", "apt knows no mirror of Debian %s; name one in /etc/apt/sources.list and run apt-get update", release)
+	need(t, err == nil && uri != "", "apt knows no mirror of Debian; name one in /etc/apt/sources.list and run apt-get update")
 	return uri
 }
 
