@@ -49,7 +49,8 @@ install: build man completions
 	install -D -m 644 '$(BUILD)/completions/bash' '$(DESTDIR)$(PREFIX)/share/bash-completion/completions/gaia'
 	install -D -m 644 '$(BUILD)/completions/zsh' '$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_gaia'
 	install -D -m 644 '$(BUILD)/completions/fish' '$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/gaia.fish'
-	install -D -m 644 -t '$(DESTDIR)$(PREFIX)/share/doc/gaia' LICENSE docs/openapi.yaml tmux/gaia.conf
+	install -D -m 644 -t '$(DESTDIR)$(PREFIX)/share/doc/gaia' LICENSE docs/openapi.yaml docs/*.md tmux/gaia.conf
+	install -D -m 644 -t '$(DESTDIR)$(PREFIX)/share/doc/gaia/pictures' docs/pictures/*.svg
 
 # build/package/gaia_VERSION_ARCH.deb and gaia-VERSION-1.ARCH.rpm. The same commit gives the same bytes.
 package:

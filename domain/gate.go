@@ -39,6 +39,11 @@ type GateResult struct {
 	Reason string `json:"reason"`
 }
 
+// OpensByItself reports whether a gate refuses for something that passes without anybody's doing, such as a run at work.
+func (r GateResult) OpensByItself() bool {
+	return !r.Pass && slices.Contains([]string{GateWait, GateLiveRun, GateFinalised, GateCap}, r.Gate)
+}
+
 // Offer is what a conductor can serve, as it says with each claim.
 type Offer struct {
 	// Serves lists the workflow/state pairs that exactly one skill owns, as "workflow/state"; the workflow of an

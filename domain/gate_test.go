@@ -202,6 +202,8 @@ func TestGates(t *testing.T) {
 				if g.Gate == c.gate {
 					require.Equal(t, c.pass, g.Pass)
 					require.Equal(t, c.reason, g.Reason)
+					waits := slices.Contains([]string{GateWait, GateLiveRun, GateFinalised, GateCap}, g.Gate)
+					require.Equal(t, !c.pass && waits, g.OpensByItself())
 				} else if c.gate != GateWorkflow { // a state of an unknown workflow is not claimable either
 					require.True(t, g.Pass, "%s: %s", g.Gate, g.Reason)
 				}

@@ -129,6 +129,8 @@ var common = []string{
 	"usr/lib/systemd/user/gaia-reap@.service", "usr/lib/systemd/user/gaia-reap@.timer", "usr/lib/systemd/user/gaia.slice",
 	"usr/share/bash-completion/completions/gaia", "usr/share/fish/vendor_completions.d/gaia.fish",
 	"usr/share/dbus-1/interfaces/org.gaia.Conductor1.xml",
+	"usr/share/doc/gaia/admin.md", "usr/share/doc/gaia/developer.md", "usr/share/doc/gaia/machine.md", "usr/share/doc/gaia/operator.md",
+	"usr/share/doc/gaia/pictures/attach.svg", "usr/share/doc/gaia/pictures/board.svg", "usr/share/doc/gaia/pictures/status.svg",
 	"usr/share/doc/gaia/NEWS.gz", "usr/share/doc/gaia/gaia.conf", "usr/share/doc/gaia/openapi.yaml", "usr/share/doc/gaia/third-party.gz",
 }
 

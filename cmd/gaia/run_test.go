@@ -158,7 +158,11 @@ func TestInsideARun(t *testing.T) {
 	require.Equal(t, []string{sub.ID}, in.ticket("block", "--by", sub.Identifier).BlockedBy)
 	require.Empty(t, in.ticket("block", "--remove", sub.Identifier).BlockedBy)
 	require.Contains(t, in.gaia("ticket", "tree"), "SHOP-1")
-	require.Contains(t, in.gaia("why"), "SHOP-1")
+	why := in.gaia("why")
+	require.Contains(t, why, "SHOP-1")
+	require.Contains(t, why, "does not take it yet")
+	require.Contains(t, why, "  wait  live_run")
+	require.NotContains(t, why, "FAIL", "a run at work is nothing to mend")
 	require.Contains(t, in.gaia("run", "show"), "run SHOP/1")
 
 	table, _, names := in.forms("run", "footprint", "--tokens-in", "12000", "--tokens-out", "900", "--turns", "4", "--cost", "0.25", "--model", "m")

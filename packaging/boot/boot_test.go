@@ -87,11 +87,22 @@ func (c *container) enter(cmd command) (result, error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 2*time.Minute)
 	defer cancel()
 	enter := exec.CommandContext(ctx, "nsenter", append([]string{"--target=" + c.leader, "--all", "--"}, cmd.args()...)...)
+	// The container's logind answers only whom it can see in its own tree of cgroups.
+	path := filepath.Join(c.group, "payload", "entered")
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return result{}, err
+	}
+	group, err := os.Open(path)
+	if err != nil {
+		return result{}, err
+	}
+	defer group.Close()
+	enter.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	enter.Stdin = strings.NewReader(cmd.stdin)
 	enter.WaitDelay = 10 * time.Second
 	var out, said bytes.Buffer
 	enter.Stdout, enter.Stderr = &out, &said
-	err := enter.Run()
+	err = enter.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
 		err = nil
