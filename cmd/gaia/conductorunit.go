@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"os/user"
 	"strconv"
 	"strings"
@@ -196,8 +198,8 @@ func (a *app) conductorRemove() *cobra.Command {
 		Use:   "remove INSTANCE",
 		Short: "Take a conductor out of this machine's registry",
 		Long: `Take a conductor out of this machine's registry, as for a checkout that is gone or has been moved: it is stopped and
-disabled. Nothing else is removed: worktrees, branches, run folders and what the hub knows stay. gaia init, in a checkout
-of the project, makes one again; with the same --instance it goes on with the same worktrees.
+disabled, and its spare worktrees are removed. Worktrees of tickets, branches, run folders and what the hub knows
+stay. gaia init, in a checkout of the project, makes one again; with the same --instance it goes on with the same worktrees.
 
 It is refused while one of its runs is at work.`,
 		Example:           "  gaia conductor remove shop",
@@ -256,6 +258,9 @@ func (a *app) remove(ctx context.Context, man *units.Manager, e registry.Entry) 
 	if err := man.ResetFailed(ctx, conductor); err != nil {
 		return err
 	}
+	if err := dropSpares(ctx, home, e); err != nil {
+		a.say("the spare worktrees of %s stay: %v", e.Instance, err)
+	}
 	if err := home.Remove(ctx, e.Instance); err != nil {
 		return err
 	}
@@ -263,6 +268,22 @@ func (a *app) remove(ctx context.Context, man *units.Manager, e registry.Entry) 
 		_, err := fmt.Fprintf(w, "%s is no conductor of this machine any more; its worktrees and runs stay\n", e.Instance)
 		return err
 	}})
+}
+
+// dropSpares removes the spare worktrees of a conductor, which hold nothing of anybody's.
+func dropSpares(ctx context.Context, home registry.Home, e registry.Entry) error {
+	if _, err := os.Lstat(e.Checkout); errors.Is(err, fs.ErrNotExist) {
+		return nil // so is the repository that they belong to
+	}
+	c, err := registry.LoadCheckout(e.Checkout)
+	if err != nil {
+		return err
+	}
+	g, err := tree(home, e, c)
+	if err != nil {
+		return err
+	}
+	return g.KeepSpares(ctx, 0, 0, false)
 }
 
 // unitView is how a conductor's unit is after it was changed.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -26,6 +27,12 @@ func TestRemoveThatIsRefusedLateLeavesTheConductorUp(t *testing.T) {
 	w.must("systemctl", "--user", "stop", run)
 	w.write(filepath.Join(folder, "late.conf"), "", 0o644)
 	w.must("systemctl", "--user", "daemon-reload")
+	spare := filepath.Join(w.treesDir(), ".spare-1")
+	w.wait("a spare worktree is there", func() bool {
+		_, err := os.Stat(filepath.Join(spare, ".git"))
+		return err == nil
+	})
 	w.gaia("conductor", "remove", w.instance)
+	require.NoDirExists(t, spare, "it held nothing of anybody's")
 	require.Equal(t, "inactive", w.property(w.conductorUnit(), "ActiveState"))
 }
