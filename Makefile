@@ -95,7 +95,8 @@ test: build
 	packaging/deps.sh --test
 	TESTFLAGS='$(TESTFLAGS)' packaging/test.sh
 
-# A Debian 12 in a container that is booted, loses its power, is upgraded and purged. It says what it lacks where it is skipped.
+# A Debian 12, or the one that RELEASE names, in a container that is booted, loses its power, is upgraded and purged. It says what it
+# lacks where it is skipped.
 boot-test:
 	((EUID != 0)) || packaging/deps.sh --boot
 	GAIA_BOOT_RELEASE='$(RELEASE)' go test -v -count=1 -tags boot -timeout 20m -run '^TestBoot$$' ./packaging/boot

@@ -225,7 +225,7 @@ func TestBoot(t *testing.T) {
 	c.install(packages[0])
 	require.Empty(t, c.asRoot("dpkg", "--verify", "gaia"))
 	require.Contains(t, c.asRoot("journalctl", "--list-catalog"), "Gaia")
-	done("installed")
+	done("installed, beside " + c.versions())
 
 	c.moveIn("", "")
 	first := c.ticket("A greeting")

@@ -124,6 +124,16 @@ func (m machine) bootID() string {
 	return strings.TrimSpace(m.asRoot("cat", "/proc/sys/kernel/random/boot_id"))
 }
 
+// versions are those of the programs that Gaia stands on.
+func (m machine) versions() string {
+	m.t.Helper()
+	var found []string
+	for _, name := range []string{"systemd", "tmux", "git"} {
+		found = append(found, name+" "+m.asRoot("dpkg-query", "--show", "--showformat=${Version}", name))
+	}
+	return strings.Join(found, ", ")
+}
+
 // status is what gaia conductor status tells, standard error included.
 func (m machine) status() string {
 	m.t.Helper()

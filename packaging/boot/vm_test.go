@@ -285,7 +285,7 @@ func TestMachine(t *testing.T) {
 		step = time.Now()
 	}
 	v.boot()
-	done("booted, with " + accel())
+	done("booted, with " + accel() + ": " + v.versions())
 	v.moveIn("max_parallel = 4", limits)
 	neighbour := v.ticket("A greeting")
 	run := v.coding(neighbour)
@@ -366,6 +366,7 @@ func TestMachine(t *testing.T) {
 	committed := v.ticket("A greeting that was committed")
 	v.release(committed)
 	v.wait(committed+" is in review", func() bool { return v.show(committed).State == "review" })
+	boot = v.bootID()
 	v.cut()
 	v.boot()
 	for _, r := range v.done(committed).Runs {
@@ -373,6 +374,7 @@ func TestMachine(t *testing.T) {
 			v.ada("git", "show", "--stat", string(r.EndSHA))
 		}
 	}
+	require.Equal(t, boot, strings.TrimSpace(v.ada("git", "show", "gaia/"+committed+":boot")))
 	v.ada("git", "fsck", "--no-dangling")
 	done("power cut right after the hub was told of commits: they are there, and " + committed + " is done")
 }
