@@ -31,11 +31,11 @@ func (g *Git) settleCut(path string) error {
 		return err
 	}
 	for _, a := range all {
+		ours := strings.HasPrefix(a.reason, ourLock)
 		switch {
-		case a.path != path && (a.path != "" || filepath.Base(a.dir) != adminName(path)):
-		case a.reason != "" && !strings.HasPrefix(a.reason, "gaia: "), a.used():
+		case a.path == path && (!ours || a.used()):
 			return nil
-		case a.locked && a.reason == "":
+		case a.path == "" && named(a.dir, path) && (ours || a.reason == "") && !a.used() && a.old():
 			if err := g.unregister(a); err != nil {
 				return err
 			}
@@ -47,13 +47,22 @@ func (g *Git) settleCut(path string) error {
 	return nil
 }
 
-// adminName is how git calls the git directory of a worktree, unless one of that name is there already.
-func adminName(path string) string {
+// named reports whether dir may be the git directory that git made for a worktree at path. It adds a number to a name that is
+// taken.
+func named(dir, path string) bool {
 	name := filepath.Base(path)
 	if rest, dot := strings.CutPrefix(name, "."); dot { // a part of a reference cannot begin with it
-		return "-" + rest
+		name = "-" + rest
 	}
-	return name
+	number, ok := strings.CutPrefix(filepath.Base(dir), name)
+	return ok && strings.Trim(number, "0123456789") == ""
+}
+
+// old reports whether a registration was begun so long ago that no git is still writing it, one that a person has started
+// elsewhere for a worktree of the same name.
+func (a admin) old() bool {
+	st, err := os.Lstat(filepath.Join(a.dir, "locked"))
+	return err == nil && time.Since(st.ModTime()) > time.Minute
 }
 
 // used reports whether anything was ever checked out in a worktree.
@@ -70,18 +79,22 @@ func (a admin) used() bool {
 // may have given it much to write.
 const syncLimit = 2 * time.Second
 
-// syncTree writes a new tree to the disk, before it is marked as complete: git does not, and what a power cut leaves of its
-// files would look like somebody's changes. One call for all files is many times quicker than one for each.
-func syncTree(ctx context.Context, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("write the new worktree to the disk: %w", err)
-	}
+// syncTree writes a new tree to the disk, with what is written of it in the repository, before it is marked as complete: git
+// does not, and what a power cut leaves of its files would look like somebody's changes. One call for everything is many times
+// quicker than one for each file. After the limit, 0 for none, the kernel is left to itself.
+func (g *Git) syncTree(ctx context.Context, limit time.Duration) error {
 	done := make(chan error, 1)
 	go func() {
-		defer f.Close()
-		done <- unix.Syncfs(int(f.Fd()))
+		var err error
+		for _, dir := range []string{g.root, g.common} { // not the tree, which an open file would keep
+			err = errors.Join(err, syncfs(dir))
+		}
+		done <- err
 	}()
+	var late <-chan time.Time
+	if limit > 0 {
+		late = time.After(limit)
+	}
 	select {
 	case err := <-done:
 		if err != nil {
@@ -90,36 +103,54 @@ func syncTree(ctx context.Context, path string) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-time.After(syncLimit): // the kernel goes on with it
+	case <-late:
 		return nil
 	}
 }
 
-// emptyIndex makes the index of a complete tree again where a power cut has emptied it, since git would refuse to work there.
-func (j *job) emptyIndex(ctx context.Context, gitDir string) error {
+// syncfs writes the file system to the disk that a folder is on.
+func syncfs(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
+}
+
+// lostIndex makes the index of a complete tree again where a power cut has emptied it: git would refuse to work there, or,
+// without one, take every file for deleted. What an operation has begun, such as a merge, stays begun.
+func (j *job) lostIndex(ctx context.Context, gitDir string) error {
 	index := filepath.Join(gitDir, "index")
-	if st, err := os.Lstat(index); err != nil || !st.Mode().IsRegular() || st.Size() > 0 {
+	st, err := os.Lstat(index)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("look at the index: %w", err)
+	case !st.Mode().IsRegular() || st.Size() > 0:
 		return nil
+	default:
+		if err := os.Remove(index); err != nil {
+			return fmt.Errorf("remove an empty index: %w", err)
+		}
 	}
-	if err := os.Remove(index); err != nil {
-		return fmt.Errorf("remove an empty index: %w", err)
-	}
-	if _, err := (call{dir: j.path, limit: checkout}).run(ctx, "reset", "--quiet"); err != nil {
-		return fmt.Errorf("make an empty index again: %w", err)
+	if _, err := (call{dir: j.path, limit: checkout}).run(ctx, "reset", "--quiet", "--", "."); err != nil {
+		return fmt.Errorf("make a lost index again: %w", err)
 	}
 	j.find("The index was empty, as after a power cut, and was made again from HEAD; what was staged is not staged any more.")
 	return nil
 }
 
 // emptied tells of files that a power cut may have emptied: what was written to them in the last seconds before it.
-func (j *job) emptied(ctx context.Context) error {
+func (j *job) emptied(ctx context.Context) {
 	boot, err := bootTime(j.proc)
-	if err != nil {
-		return err
+	var out []byte
+	if err == nil {
+		out, err = (call{dir: j.path}).run(ctx, "diff", "--no-ext-diff", "--ignore-submodules=all", "--name-only", "--diff-filter=M", "-z")
 	}
-	out, err := (call{dir: j.path}).run(ctx, "diff-files", "--name-only", "--diff-filter=M", "-z")
 	if err != nil {
-		return fmt.Errorf("look for files that a power cut has emptied: %w", err)
+		j.find("Whether a power cut has emptied files could not be seen: %v.", err)
+		return
 	}
 	var names []string
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
@@ -132,12 +163,11 @@ func (j *job) emptied(ctx context.Context) error {
 		}
 	}
 	if len(names) == 0 {
-		return nil
+		return
 	}
 	text := strings.Join(names[:min(len(names), 5)], ", ")
 	if more := len(names) - 5; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	j.find("Files are empty since before the machine was booted, which git knows otherwise: %s. A power cut may have emptied them; git restore brings one back.", text)
-	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,11 +42,20 @@ func TestPowerCutWhileATreeIsRegistered(t *testing.T) {
 					require.NoError(t, os.Truncate(path, 0))
 				}
 			}
+			long := time.Now().Add(-2 * time.Minute)
+			locks, err := filepath.Glob(filepath.Join(f.common, "worktrees/*/locked"))
+			require.NoError(t, err)
+			require.Len(t, locks, 2)
+			for _, lock := range locks {
+				require.NoError(t, os.Chtimes(lock, long, long))
+			}
 			tree := f.ensure("SHOP-1", "run-2")
 			f.isWhole(tree, "gaia/SHOP-1", base)
 			f.keep(1)
 			f.keep(0)
-			f.git(f.checkout, "worktree", "prune")
+			left, err := os.ReadDir(filepath.Join(f.common, "worktrees"))
+			require.NoError(t, err)
+			require.Len(t, left, 1, "no registration is left over")
 			require.Empty(t, f.git(f.checkout, "for-each-ref", "refs/gaia/"), "there was nothing to save")
 		})
 	}
@@ -55,6 +65,10 @@ func TestPowerCutWhileATreeIsRegistered(t *testing.T) {
 func TestAnEmptyLinkIsNotTakenForACut(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(f *fixture, path string){
+		"a lock without a reason": func(f *fixture, path string) {
+			f.git(f.checkout, "worktree", "add", "-q", "--no-checkout", "--detach", path)
+			f.git(f.checkout, "worktree", "lock", path)
+		},
 		"another's lock": func(f *fixture, path string) {
 			f.git(f.checkout, "worktree", "add", "-q", "--no-checkout", "--lock", "--reason", "mine", "--detach", path)
 		},
@@ -84,10 +98,24 @@ func TestPowerCutInACompleteTree(t *testing.T) {
 	tree := f.ensure("SHOP-1", "run-1")
 	a, err := f.adminOf(tree.Path)
 	require.NoError(t, err)
-	require.NoError(t, os.Truncate(filepath.Join(a.dir, "index"), 0))
-	require.NoError(t, os.Truncate(filepath.Join(tree.Path, "README.md"), 0))
-
+	f.write(tree.Path, "empty.txt", "")
+	first := f.commit(tree.Path, "one side")
+	f.git(tree.Path, "switch", "-q", "--detach", tree.Base)
+	second := f.commit(tree.Path, "other side")
+	f.git(tree.Path, "switch", "-q", "gaia/SHOP-1")
+	f.git(tree.Path, "merge", "-q", "--no-commit", second)
+	index := filepath.Join(a.dir, "index")
+	require.NoError(t, os.Remove(index)) // as a kill leaves it in the middle of the mend
 	tree = f.ensure("SHOP-1", "run-2")
+	require.Contains(t, strings.Join(tree.Findings, "\n"), "The index was empty")
+	require.Empty(t, f.git(tree.Path, "status", "--porcelain"))
+	require.Equal(t, second, f.git(tree.Path, "rev-parse", "MERGE_HEAD"), "the merge is still under way")
+	f.git(tree.Path, "commit", "-q", "-m", "merged")
+	require.Equal(t, first+" "+second, f.git(tree.Path, "log", "-1", "--format=%P"))
+
+	require.NoError(t, os.Truncate(index, 0))
+	require.NoError(t, os.Truncate(filepath.Join(tree.Path, "README.md"), 0))
+	tree = f.ensure("SHOP-1", "run-3")
 	require.Contains(t, strings.Join(tree.Findings, "\n"), "The index was empty")
 	require.NotContains(t, strings.Join(tree.Findings, "\n"), "README.md", "it was emptied after the boot: by somebody")
 	require.Equal(t, "M README.md", f.git(tree.Path, "status", "--porcelain"))
@@ -95,8 +123,23 @@ func TestPowerCutInACompleteTree(t *testing.T) {
 	j := &job{Git: f.open(), path: tree.Path, request: domain.TreeRequest{Identifier: "SHOP-1"}}
 	j.proc = t.TempDir() // of a machine that was booted just now
 	require.NoError(t, os.WriteFile(filepath.Join(j.proc, "uptime"), []byte("0.00 0.00\n"), 0o600))
-	require.NoError(t, j.emptied(t.Context()))
+	require.NoError(t, os.Chtimes(filepath.Join(tree.Path, "empty.txt"), time.Now(), time.Now()))
+	j.emptied(t.Context())
 	require.Len(t, j.findings, 1)
 	require.Contains(t, j.findings[0], "README.md")
 	require.Empty(t, f.git(f.checkout, "diff", "--stat"))
+}
+
+// Git fails everywhere in a repository with such a registration; what to do about it is said.
+func TestAnEmptyCommondirIsTold(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.git(f.checkout, "worktree", "add", "-q", "--detach", filepath.Join(f.base, "it's mine"))
+	dir := filepath.Join(f.common, "worktrees", "it's-mine")
+	if _, err := os.Stat(dir); err != nil {
+		dir = filepath.Join(f.common, "worktrees", "it's mine")
+	}
+	require.NoError(t, os.Truncate(filepath.Join(dir, "commondir"), 0))
+	_, err := New(f.config())
+	require.ErrorContains(t, err, "rm -r "+quote(dir))
 }

@@ -15,10 +15,13 @@ import (
 	"gaia/domain"
 )
 
+// ourLock starts the reason of each lock of Gaia's.
+const ourLock = "gaia: "
+
 // makingLock starts the reason of the lock that a worktree of ours has while it is being made. By it, a tree that a
 // crash has left half made is told from what a person put there. The reason ends with the commit that the branch
 // stood at.
-const makingLock = "gaia: being made for "
+const makingLock = ourLock + "being made for "
 
 func makingReason(key, run, from string) string {
 	return makingLock + key + " by run " + run + " from " + from
@@ -572,8 +575,10 @@ func (j *job) fill(ctx context.Context, t *tree) error {
 			return err
 		}
 	}
-	if err := syncTree(ctx, j.path); err != nil {
-		return err
+	if t.from != t.start { // else its files are those of a spare, which is on the disk
+		if err := j.syncTree(ctx, syncLimit); err != nil {
+			return err
+		}
 	}
 	if err := t.marker.write(t.dir); err != nil {
 		return err
@@ -592,7 +597,7 @@ func (j *job) adopt(ctx context.Context, t *tree) error {
 	if who != "" {
 		j.find("%s%s still works in this worktree.", strings.ToUpper(who[:1]), who[1:])
 	}
-	if err := j.emptyIndex(ctx, t.dir); err != nil {
+	if err := j.lostIndex(ctx, t.dir); err != nil {
 		return err
 	}
 	operation, err := unfinished(t.dir)
@@ -616,9 +621,7 @@ func (j *job) adopt(ctx context.Context, t *tree) error {
 			text += " They were left as they are; a copy is saved in " + ref + "."
 		}
 		j.find("%s%s", text, sentence(notes))
-		if err := j.emptied(ctx); err != nil {
-			return err
-		}
+		j.emptied(ctx)
 	}
 	on, err := c.line(ctx, "symbolic-ref", "--quiet", "HEAD")
 	if err != nil && exitCode(err) != 1 {

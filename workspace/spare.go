@@ -26,7 +26,7 @@ import (
 const sparePrefix = ".spare-"
 
 // spareLock is the reason of the lock of a spare that is not complete.
-const spareLock = "gaia: a spare worktree is being made"
+const spareLock = ourLock + "a spare worktree is being made"
 
 // spareMarker is the file in a spare's own git directory that says that the spare is complete. It is not the marker of a
 // ticket's tree, so neither is ever taken for the other.
@@ -108,14 +108,10 @@ func (s spare) open(reason string) error {
 	return nil
 }
 
-// replace gives a file of git's another line. A process that dies leaves the old one or the new one. As with git's own
-// writes there, nobody waits for the disk: the ticket's marker, written last, does.
+// replace gives a file of git's another line. A process that dies, or a power cut, leaves the old one or the new one: a lock
+// without its reason would be taken for a person's.
 func replace(dir, name, line string) error {
-	next := filepath.Join(dir, "gaia-"+name)
-	if err := os.WriteFile(next, []byte(line+"\n"), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(next, filepath.Join(dir, name))
+	return renameio.WriteFile(filepath.Join(dir, name), []byte(line+"\n"), 0o644, renameio.WithTempDir(dir))
 }
 
 // differs says what shows that a spare is not exactly as it was made, "" if nothing does. Files that a power cut has

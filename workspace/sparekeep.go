@@ -194,7 +194,7 @@ func (k keeper) complete(ctx context.Context, s spare) error {
 	if s.Print, err = s.print(ctx); err != nil || !strings.HasPrefix(s.Print, before) {
 		s.Print = "" // git is asked at the claim, since it may not have seen what is there now
 	}
-	if err := syncTree(ctx, s.path); err != nil {
+	if err := k.syncTree(ctx, 0); err != nil {
 		return err
 	}
 	s.MadeAt = domain.At(time.Now())
@@ -257,7 +257,7 @@ func (k keeper) clear(ctx context.Context) error {
 	mend := fmt.Sprintf("look at it and, when nothing in it is needed, drop it: git -C %s worktree remove --force --force %s", quote(k.checkout), quote(k.path))
 	_, err = os.Lstat(filepath.Join(a.dir, spareMarker))
 	switch {
-	case a.locked && !strings.HasPrefix(a.reason, "gaia: "):
+	case a.locked && !strings.HasPrefix(a.reason, ourLock):
 		return fmt.Errorf("the spare worktree %s is locked (%s); free it: git -C %s worktree unlock %s", k.path, a.reason, quote(k.checkout), quote(k.path))
 	case !a.locked && err != nil:
 		return fmt.Errorf("the worktree %s is in the place of a spare, but Gaia did not make it; %s", k.path, mend)

@@ -22,6 +22,12 @@ type listed struct {
 // list returns the repository's worktrees as git knows them, the main one first.
 func (g *Git) list(ctx context.Context) ([]listed, error) {
 	out, err := g.git().run(ctx, "worktree", "list", "--porcelain")
+	if _, text, ok := strings.Cut(stderrOf(err), "failed to read "); ok {
+		if dir, _, ok := strings.Cut(text, "/commondir"); ok && filepath.Base(filepath.Dir(dir)) == "worktrees" {
+			return nil, fmt.Errorf("a worktree of %s is registered without content, as after a power cut, and git fails: %w; remove it: rm -r %s",
+				g.checkout, err, quote(filepath.Join(g.common, "worktrees", filepath.Base(dir))))
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list the worktrees of %s: %w", g.checkout, err)
 	}
