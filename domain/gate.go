@@ -32,16 +32,13 @@ const (
 // WaitingForMachine starts the reason of GateTree when the machine that holds the work has been away for long.
 const WaitingForMachine = "waiting_for_machine"
 
-// GateResult is one gate's answer for one ticket and one conductor. Reason is never empty.
+// GateResult is one gate's answer for one ticket and one conductor. Reason is never empty. Waits says that what the gate
+// refuses for passes by itself, such as a run at work: nobody has anything to mend.
 type GateResult struct {
 	Gate   string `json:"gate"`
 	Pass   bool   `json:"pass"`
+	Waits  bool   `json:"waits"`
 	Reason string `json:"reason"`
-}
-
-// OpensByItself reports whether a gate refuses for something that passes without anybody's doing, such as a run at work.
-func (r GateResult) OpensByItself() bool {
-	return !r.Pass && slices.Contains([]string{GateWait, GateLiveRun, GateFinalised, GateCap}, r.Gate)
 }
 
 // Offer is what a conductor can serve, as it says with each claim.
@@ -123,8 +120,8 @@ type GateInput struct {
 func Gates(in GateInput) []GateResult {
 	out := make([]GateResult, 0, len(gates))
 	for _, g := range gates {
-		pass, reason := g.check(in)
-		out = append(out, GateResult{Gate: g.name, Pass: pass, Reason: reason})
+		v, reason := g.check(in)
+		out = append(out, GateResult{Gate: g.name, Pass: v == passes, Waits: v == waits, Reason: reason})
 	}
 	return out
 }
@@ -132,7 +129,7 @@ func Gates(in GateInput) []GateResult {
 // Eligible reports whether every gate passes.
 func Eligible(in GateInput) bool {
 	for _, g := range gates {
-		if pass, _ := g.check(in); !pass {
+		if v, _ := g.check(in); v != passes {
 			return false
 		}
 	}
@@ -145,7 +142,7 @@ func OpenState(in GateInput) bool {
 	for _, g := range gates {
 		switch g.name {
 		case GateStates, GateCap, GateConductor:
-			if pass, _ := g.check(in); !pass {
+			if v, _ := g.check(in); v != passes {
 				return false
 			}
 		}
@@ -155,20 +152,29 @@ func OpenState(in GateInput) bool {
 
 type gate struct {
 	name  string
-	check func(GateInput) (bool, string)
+	check func(GateInput) (verdict, string)
 }
 
-func pass(format string, a ...any) (bool, string) { return true, fmt.Sprintf(format, a...) }
-func fail(format string, a ...any) (bool, string) { return false, fmt.Sprintf(format, a...) }
+type verdict int
+
+const (
+	refuses verdict = iota
+	waits
+	passes
+)
+
+func pass(format string, a ...any) (verdict, string) { return passes, fmt.Sprintf(format, a...) }
+func fail(format string, a ...any) (verdict, string) { return refuses, fmt.Sprintf(format, a...) }
+func wait(format string, a ...any) (verdict, string) { return waits, fmt.Sprintf(format, a...) }
 
 var gates = []gate{
-	{GateIdentifiers, func(in GateInput) (bool, string) {
+	{GateIdentifiers, func(in GateInput) (verdict, string) {
 		if in.Ticket.ID == "" || in.Ticket.Identifier == "" {
 			return fail("the ticket has no identifier")
 		}
 		return pass("the ticket is %s", in.Ticket.Identifier)
 	}},
-	{GateWorkflow, func(in GateInput) (bool, string) {
+	{GateWorkflow, func(in GateInput) (verdict, string) {
 		w := string(in.Ticket.Workflow)
 		if _, ok := WorkflowByID(w); !ok {
 			return fail("the workflow %q is not known", w)
@@ -178,7 +184,7 @@ var gates = []gate{
 		}
 		return pass("the workflow is %s", w)
 	}},
-	{GateState, func(in GateInput) (bool, string) {
+	{GateState, func(in GateInput) (verdict, string) {
 		w, s := string(in.Ticket.Workflow), in.Ticket.State
 		switch {
 		case Terminal(w, s):
@@ -188,19 +194,19 @@ var gates = []gate{
 		}
 		return pass("%s is claimable", s)
 	}},
-	{GateStates, func(in GateInput) (bool, string) {
+	{GateStates, func(in GateInput) (verdict, string) {
 		if len(in.Conductor.States) > 0 && !slices.Contains(in.Conductor.States, in.Ticket.State) {
 			return fail("the conductor takes only %s", strings.Join(in.Conductor.States, ", "))
 		}
 		return pass("the conductor takes %s", in.Ticket.State)
 	}},
-	{GateProject, func(in GateInput) (bool, string) {
+	{GateProject, func(in GateInput) (verdict, string) {
 		if in.Ticket.Project != in.Conductor.Project {
 			return fail("the conductor belongs to another project")
 		}
 		return pass("the project is %s", in.Project.Key)
 	}},
-	{GateTarget, func(in GateInput) (bool, string) {
+	{GateTarget, func(in GateInput) (verdict, string) {
 		t := in.Ticket
 		switch {
 		case t.Target != "" && string(t.Target) != in.Conductor.ID:
@@ -212,13 +218,13 @@ var gates = []gate{
 		}
 		return pass("the ticket is for any conductor")
 	}},
-	{GateAssignee, func(in GateInput) (bool, string) {
+	{GateAssignee, func(in GateInput) (verdict, string) {
 		if a := string(in.Ticket.Assignee); a != "" && a != in.Conductor.Owner {
 			return fail("the ticket is assigned to %s, the conductor belongs to %s", a, in.Conductor.Owner)
 		}
 		return pass("the assignee allows it")
 	}},
-	{GateTree, func(in GateInput) (bool, string) {
+	{GateTree, func(in GateInput) (verdict, string) {
 		at := string(in.Ticket.TreeAt)
 		switch {
 		case at == "":
@@ -233,7 +239,7 @@ var gates = []gate{
 		}
 		return fail("unpushed work lies with %s", in.TreeConductor.MachineID)
 	}},
-	{GateServable, func(in GateInput) (bool, string) {
+	{GateServable, func(in GateInput) (verdict, string) {
 		if k := ServeKey(string(in.Ticket.Workflow), in.Ticket.State); !slices.Contains(in.Offer.Serves, k) {
 			return fail("the conductor has no skill for %s", strings.TrimPrefix(k, "/"))
 		}
@@ -246,7 +252,7 @@ var gates = []gate{
 		}
 		return pass("the agent %s can do it", agent)
 	}},
-	{GateBlockers, func(in GateInput) (bool, string) {
+	{GateBlockers, func(in GateInput) (verdict, string) {
 		var open []string
 		for _, b := range in.Blockers {
 			if !b.Terminal {
@@ -258,31 +264,31 @@ var gates = []gate{
 		}
 		return pass("nothing blocks it")
 	}},
-	{GateHold, func(in GateInput) (bool, string) {
+	{GateHold, func(in GateInput) (verdict, string) {
 		h := in.Ticket.Hold
 		if h == nil {
 			return pass("no hold")
 		}
 		return fail("held since %s: %s (gaia ticket resume %s)", h.Since, strings.TrimSuffix(string(h.Reason)+": "+h.Note, ": "), in.Ticket.Identifier)
 	}},
-	{GateWait, func(in GateInput) (bool, string) {
+	{GateWait, func(in GateInput) (verdict, string) {
 		for _, w := range []struct {
 			at   Time
 			what string
 		}{{in.Ticket.NotBefore, "not before"}, {in.Ticket.RetryAt, "retried after a failure at"}} {
 			if w.at.After(in.Now.Time) {
-				return fail("%s %s", w.what, w.at)
+				return wait("%s %s", w.what, w.at)
 			}
 		}
 		return pass("no wait")
 	}},
-	{GateLiveRun, func(in GateInput) (bool, string) {
+	{GateLiveRun, func(in GateInput) (verdict, string) {
 		if in.LiveRun != nil {
-			return fail("run %d is %s", in.LiveRun.Number, in.LiveRun.State)
+			return wait("run %d is %s", in.LiveRun.Number, in.LiveRun.State)
 		}
 		return pass("no live run")
 	}},
-	{GateFinalised, func(in GateInput) (bool, string) {
+	{GateFinalised, func(in GateInput) (verdict, string) {
 		r := in.LastRun
 		switch {
 		case r == nil:
@@ -294,9 +300,9 @@ var gates = []gate{
 		case in.Now.Sub(r.EndedAt.Time) > in.Limits.FinaliseGrace:
 			return pass("run %d was not finalised in time", r.Number)
 		}
-		return fail("run %d has ended and is being finalised", r.Number)
+		return wait("run %d has ended and is being finalised", r.Number)
 	}},
-	{GateBudget, func(in GateInput) (bool, string) {
+	{GateBudget, func(in GateInput) (verdict, string) {
 		s := in.Project.Settings
 		if in, out := in.Used.TokensIn, in.Used.TokensOut; s.BudgetTokens > 0 && in >= s.BudgetTokens-out { // the sum may overflow
 			return fail("the ticket has used %d of %d tokens", uint64(in)+uint64(out), s.BudgetTokens)
@@ -306,13 +312,13 @@ var gates = []gate{
 		}
 		return pass("within budget")
 	}},
-	{GateCap, func(in GateInput) (bool, string) {
+	{GateCap, func(in GateInput) (verdict, string) {
 		if c := in.Project.Settings.ClusterCap; c > 0 && in.LiveInProject >= c {
-			return fail("%d of %d runs of the project are live", in.LiveInProject, c)
+			return wait("%d of %d runs of the project are live", in.LiveInProject, c)
 		}
 		return pass("within the project's cap")
 	}},
-	{GateConductor, func(in GateInput) (bool, string) {
+	{GateConductor, func(in GateInput) (verdict, string) {
 		c := in.Conductor
 		switch {
 		case c.Status == ConductorOffline:
@@ -322,10 +328,13 @@ var gates = []gate{
 		case c.Paused != "":
 			return fail("%s is paused: %s", c.MachineID, c.Paused)
 		case in.LiveHere >= c.MaxParallel:
-			return fail("%s has %d of %d slots in use", c.MachineID, in.LiveHere, c.MaxParallel)
+			return wait("%s has %d of %d slots in use", c.MachineID, in.LiveHere, c.MaxParallel)
 		}
-		if n, ok := c.Slots[in.Ticket.State]; ok && in.LiveHereState >= n {
-			return fail("%s has %d of %d slots for %s in use", c.MachineID, in.LiveHereState, n, in.Ticket.State)
+		switch n, ok := c.Slots[in.Ticket.State]; {
+		case ok && n == 0:
+			return fail("%s has no slots for %s", c.MachineID, in.Ticket.State)
+		case ok && in.LiveHereState >= n:
+			return wait("%s has %d of %d slots for %s in use", c.MachineID, in.LiveHereState, n, in.Ticket.State)
 		}
 		return pass("%s is online with a free slot", c.MachineID)
 	}},

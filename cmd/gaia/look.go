@@ -195,13 +195,13 @@ func whyText(w io.Writer, why domain.Why) error {
 		verdict := "does not take it"
 		if c.Eligible {
 			verdict = "may take it now"
-		} else if !slices.ContainsFunc(c.Gates, func(g domain.GateResult) bool { return !g.Pass && !g.OpensByItself() }) {
+		} else if !slices.ContainsFunc(c.Gates, func(g domain.GateResult) bool { return !g.Pass && !g.Waits }) {
 			verdict = "does not take it yet"
 		}
 		fmt.Fprintf(&b, "\n%s %s\n", c.MachineID, verdict)
 		for _, g := range c.Gates {
 			mark := "pass"
-			if g.OpensByItself() {
+			if g.Waits {
 				mark = "wait"
 			} else if !g.Pass {
 				mark = "FAIL"

@@ -261,7 +261,7 @@ func TestWhyNamesEachReason(t *testing.T) {
 		{"human input", question, domain.GateState, "waits for a person"},
 		{"attempts", fails, domain.GateHold, string(domain.ReasonAgentExit)},
 		{"states", w.ticket("To be qualified"), domain.GateStates, "takes only coding, todo, review"},
-		{"slots of a state", w.chore("To be reviewed", "--state", "review"), domain.GateConductor, "0 of 0 slots for review"},
+		{"slots of a state", w.chore("To be reviewed", "--state", "review"), domain.GateConductor, "no slots for review"},
 		{"target", w.chore("For another", "--target", "other"), domain.GateTarget, other.MachineID},
 		{"assignee", w.chore("For bob", "--assignee", "bob"), domain.GateAssignee, "assigned to bob"},
 		{"agent", w.chore("For another agent", "--agent", "claude"), domain.GateServable, "claude"},
