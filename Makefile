@@ -95,17 +95,17 @@ test: build
 	packaging/deps.sh --test
 	TESTFLAGS='$(TESTFLAGS)' packaging/test.sh
 
-# A Debian 12, or the one that RELEASE names, in a container that is booted, loses its power, is upgraded and purged. It says what it
-# lacks where it is skipped.
+# A Debian 12, or the one that GAIA_BOOT_RELEASE names, in a container that is booted, loses its power, is upgraded and purged. It says
+# what it lacks where it is skipped.
 boot-test:
 	((EUID != 0)) || packaging/deps.sh --boot
-	GAIA_BOOT_RELEASE='$(RELEASE)' go test -v -count=1 -tags boot -timeout 20m -run '^TestBoot$$' ./packaging/boot
+	go test -v -count=1 -tags boot -timeout 20m -run '^TestBoot$$' ./packaging/boot
 
 # The same system as a virtual machine, where limits are real and so is a power cut. Takes a quarter of an hour and more where
 # qemu has no help from the processor.
 vm-test:
 	((EUID != 0)) || packaging/deps.sh --vm
-	GAIA_BOOT_RELEASE='$(RELEASE)' go test -v -count=1 -tags vm -timeout 90m -run '^TestMachine$$' ./packaging/boot
+	go test -v -count=1 -tags vm -timeout 90m -run '^TestMachine$$' ./packaging/boot
 
 clean:
 	rm -rf '$(BUILD)'

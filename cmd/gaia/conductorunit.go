@@ -198,7 +198,7 @@ func (a *app) conductorRemove() *cobra.Command {
 		Use:   "remove INSTANCE",
 		Short: "Take a conductor out of this machine's registry",
 		Long: `Take a conductor out of this machine's registry, as for a checkout that is gone or has been moved: it is stopped and
-disabled, and its spare worktrees are removed. Worktrees of tickets, branches, run folders and what the hub knows
+disabled, and its spare worktrees are removed if the checkout is there. Worktrees of tickets, branches, run folders and what the hub knows
 stay. gaia init, in a checkout of the project, makes one again; with the same --instance it goes on with the same worktrees.
 
 It is refused while one of its runs is at work.`,
@@ -273,7 +273,10 @@ func (a *app) remove(ctx context.Context, man *units.Manager, e registry.Entry) 
 // dropSpares removes the spare worktrees of a conductor, which hold nothing of anybody's.
 func dropSpares(ctx context.Context, home registry.Home, e registry.Entry) error {
 	if _, err := os.Lstat(e.Checkout); errors.Is(err, fs.ErrNotExist) {
-		return nil // so is the repository that they belong to
+		if _, err := os.Lstat(home.TreesDir(e.Instance)); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return fmt.Errorf("the checkout %s is not there any more; look at what is in %s", e.Checkout, home.TreesDir(e.Instance))
 	}
 	c, err := registry.LoadCheckout(e.Checkout)
 	if err != nil {

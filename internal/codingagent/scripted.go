@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync"
 
 	"gaia/internal/model"
 )
@@ -36,8 +37,8 @@ CLAUDE_CONFIG_DIR = %q
 }
 
 var (
-	promptFile  = regexp.MustCompile(`\S+/prompt\.md`)
-	promptState = regexp.MustCompile("in the state `([a-z_]+)`")
+	promptFile  = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\S+/prompt\.md`) })
+	promptState = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("in the state `([a-z_]+)`") })
 )
 
 // Work is what a model does in a run: it reads the file that its first message names, as it is told to, and then follows
@@ -45,14 +46,14 @@ var (
 func Work(states map[string]model.Script) model.Script {
 	return func(turn int, r model.Request) model.Step {
 		if turn == 0 {
-			path := promptFile.FindString(r.Opening())
+			path := promptFile().FindString(r.Opening())
 			if path == "" {
 				return model.Refused("the first message names no prompt")
 			}
 			return model.Use("Read", map[string]string{"file_path": path})
 		}
 		for _, m := range r.Messages {
-			if found := promptState.FindStringSubmatch(m.Text()); found != nil && states[found[1]] != nil {
+			if found := promptState().FindStringSubmatch(m.Text()); found != nil && states[found[1]] != nil {
 				return states[found[1]](turn-1, r)
 			}
 		}

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,10 +64,11 @@ func newVM(t *testing.T, deb, mirror string) *vm {
 	t.Cleanup(func() {
 		if v.process != nil {
 			if t.Failed() {
-				r, err := v.exec(command{user: "root", dir: "/", argv: []string{"journalctl", "--no-pager", "--output=short-precise", "--lines=3000"}})
-				// The guest agent tells of each question.
-				story := slices.DeleteFunc(lines(r.stdout), func(line string) bool { return strings.Contains(line, " qemu-ga[") })
-				t.Logf("its journal (%v):\n%s", err, strings.Join(story, "\n"))
+				// Not of all users: the guest agent tells of each question.
+				r, err := v.exec(command{user: "root", dir: "/", argv: []string{"journalctl", "--no-pager", "--output=short-precise", "--lines=1500", fmt.Sprintf("_UID=%d", uid)}})
+				t.Logf("the user's journal (%v):\n%s", err, r.stdout)
+				r, err = v.exec(command{user: user, dir: checkout, argv: []string{"gaia", "snapshot", "-o", "json"}})
+				t.Logf("what the hub knows (%v):\n%s%s", err, r.stdout, r.stderr)
 			}
 			v.cut()
 		}
