@@ -80,13 +80,28 @@ func (a admin) used() bool {
 const syncLimit = 2 * time.Second
 
 // syncTree writes a new tree to the disk, with what is written of it in the repository, before it is marked as complete: git
-// does not, and what a power cut leaves of its files would look like somebody's changes. One call for everything is many times
-// quicker than one for each file. After the limit, 0 for none, the kernel is left to itself.
+// does not, and what a power cut leaves of its files would look like somebody's changes.
 func (g *Git) syncTree(ctx context.Context, limit time.Duration) error {
+	return syncAll(ctx, limit, g.root, g.common) // not the tree, which an open file would keep
+}
+
+// Sync writes a worktree and its repository to the disk, so that a power cut leaves them as they are now. After the limit,
+// 0 for none, the kernel is left to itself, and that is no error.
+func Sync(ctx context.Context, limit time.Duration, tree string) error {
+	gitDir, err := GitDir(ctx, tree)
+	if err != nil {
+		return err
+	}
+	return syncAll(ctx, limit, tree, gitDir)
+}
+
+// syncAll writes the file systems of some folders to the disk. One call for everything is many times quicker than one for each
+// file.
+func syncAll(ctx context.Context, limit time.Duration, dirs ...string) error {
 	done := make(chan error, 1)
 	go func() {
 		var err error
-		for _, dir := range []string{g.root, g.common} { // not the tree, which an open file would keep
+		for _, dir := range dirs {
 			err = errors.Join(err, syncfs(dir))
 		}
 		done <- err
@@ -98,7 +113,7 @@ func (g *Git) syncTree(ctx context.Context, limit time.Duration) error {
 	select {
 	case err := <-done:
 		if err != nil {
-			return fmt.Errorf("write the new worktree to the disk: %w", err)
+			return fmt.Errorf("write the worktree to the disk: %w", err)
 		}
 		return nil
 	case <-ctx.Done():

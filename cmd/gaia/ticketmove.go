@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -53,6 +54,9 @@ it, a branch that is not pushed. If the hub does not answer it waits up to 10 mi
 				}
 				if head != "" {
 					p.Head = &head
+				}
+				if err := a.syncTree(cmd.Context()); err != nil && !anyway {
+					return err
 				}
 			}
 			err = a.patchTicket(cmd.Context(), c, ref, p)
@@ -110,6 +114,16 @@ func (a *app) checkTree(ctx context.Context, anyway bool) (string, error) {
 		return "", errors.New("the branch is not pushed: git push -u origin HEAD, or move with --anyway")
 	}
 	return head, nil
+}
+
+// syncTree has the disk keep what the run leaves in its worktree, before the hub is told that it is done: whoever goes on after a
+// power cut would else find a ticket in its next state, and files that are empty.
+func (a *app) syncTree(ctx context.Context) error {
+	tree := a.getenv("GAIA_WORKTREE")
+	if tree == "" {
+		return nil
+	}
+	return workspace.Sync(ctx, 10*time.Second, tree)
 }
 
 func (a *app) ticketHold() *cobra.Command {
