@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -137,6 +138,53 @@ func TestRootInstallUpgradeDowngradePurge(t *testing.T) {
 	require.Equal(t, before, m.files())
 	require.NoError(t, hub.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, hub.Wait())
+}
+
+// TestRootRPM: what rpm does with the package, in a folder that has nothing of what it depends on.
+func TestRootRPM(t *testing.T) {
+	t.Parallel()
+	older := made(t).rpm
+	_, newer, err := pack("newer-rpm", "1.3.0-rc1")
+	require.NoError(t, err)
+	m := machine{t, t.TempDir()}
+	// Debian's rpm has a default of its own for the database.
+	rpm := func(args ...string) string {
+		t.Helper()
+		return output(t, "rpm", append([]string{"--root=" + m.root, "--dbpath=/var/lib/rpm"}, args...)...)
+	}
+	rpm("--initdb")
+	check := func(version string) map[string]string {
+		t.Helper()
+		require.Equal(t, "gaia "+version+"\n", rpm("--query", "--queryformat=%{NAME} %{VERSION}\n", "gaia"))
+		require.Empty(t, rpm("--verify", "--nodeps", "gaia"))
+		files := m.files()
+		for name := range files {
+			require.True(t, name == "." || name == "usr" || name == "var" || strings.HasPrefix(name, "usr/") || strings.HasPrefix(name, "var/lib"), name)
+		}
+		return files
+	}
+	usr := func(files map[string]string) []string {
+		var names []string
+		for name, is := range files {
+			if strings.HasPrefix(name, "usr/") && !strings.HasPrefix(is, "d") {
+				names = append(names, name+" "+is)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	rpm("--install", "--nodeps", older)
+	first := check(packaged)
+	rpm("--upgrade", "--nodeps", newer)
+	check("1.3.0~rc1")
+	rpm("--upgrade", "--nodeps", "--oldpackage", older)
+	require.Equal(t, usr(first), usr(check(packaged)))
+	rpm("--erase", "gaia")
+	left := m.files()
+	require.Empty(t, usr(left))
+	for name := range left { // folders that belong to other packages stay
+		require.False(t, strings.HasPrefix(name, "usr/") && strings.Contains(name, "gaia"), name)
+	}
 }
 
 // query is the package's state and version, "" where dpkg does not know it.
