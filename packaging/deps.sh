@@ -14,8 +14,8 @@ if [[ ${1:-} == --test ]]; then
   # gcc and libc6-dev are for the race detector, the others for scripts and tests.
   needs+=(gcc:gcc /usr/include/stdlib.h:libc6-dev useradd:passwd ps:procps unshare:util-linux
     dpkg-deb:dpkg rpm:rpm)
-  # For a test that only root runs.
-  ((EUID != 0)) || needs+=(lintian:lintian)
+  # For tests that only root runs.
+  ((EUID != 0)) || needs+=(lintian:lintian mkfs.ext4:e2fsprogs mount:mount)
 elif [[ ${1:-} == --lint ]]; then
   needs=(mandoc:mandoc)
 elif [[ ${1:-} == --agents ]]; then
