@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -71,9 +72,13 @@ func TestPackagedUnitsAreUsed(t *testing.T) {
 	require.NoFileExists(t, shadow)
 
 	put(filepath.Join(bin, "gaia-conductor"), program, 0o755)
-	put(filepath.Join(dir, b.n.Conductor("")), []byte(strings.Replace(string(Files(b.n, p)[b.n.Conductor("")]), "conductor of %i", "new conductor of %i", 1)), 0o644)
-	before := b.status(unit)
-	require.True(t, before.NeedDaemonReload)
+	next := strings.Replace(string(Files(b.n, p)[b.n.Conductor("")]), "conductor of %i", "new conductor of %i", 1)
+	var before Status
+	require.Eventually(t, func() bool { // another test may have had the manager read its files just in between
+		put(filepath.Join(dir, b.n.Conductor("")), []byte(next), 0o644)
+		before = b.status(unit)
+		return before.NeedDaemonReload
+	}, time.Minute, 10*time.Millisecond)
 	require.True(t, before.Replaced())
 	require.Equal(t, st.MainPID, before.MainPID, "an upgrade restarts nothing")
 	require.NoError(t, b.m.Restart(b.ctx, unit))

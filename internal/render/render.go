@@ -184,6 +184,9 @@ var columns = &runewidth.Condition{StrictEmojiNeutral: true}
 
 // Fit cuts s to at most width columns, with … where something was cut.
 func Fit(s string, width int) string {
+	if Width(s) <= width {
+		return s
+	}
 	if width <= 0 {
 		return ""
 	}
