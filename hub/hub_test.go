@@ -488,6 +488,7 @@ func TestFinaliseWritesTheAnchor(t *testing.T) {
 	require.Equal(t, a.Run.ID, line[log.Run])
 	require.Equal(t, hex.EncodeToString(head[:]), line["head"])
 	require.EqualValues(t, seq, line["seq"])
+	require.Equal(t, fmt.Sprintf("run finalised; head of the event log: entry %d, hash %s", seq, line["head"]), line["message"])
 }
 
 // A lease that expires and a ticket that is held are in the journal, once.

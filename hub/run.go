@@ -303,13 +303,14 @@ func (h *Hub) Finalise(ctx context.Context, c Call, id string, f domain.Finalise
 	if err != nil || !done {
 		return err
 	}
-	// The head in the journal is an anchor outside the database: a log whose tail was cut no longer reaches it.
+	// The head in the journal is an anchor outside the database: a log whose tail was cut no longer reaches it. It is in the
+	// message, too, as that is what journalctl shows and what is copied elsewhere.
 	seq, head, err := h.store.Head(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // the run is finalised; only the anchor is missing
 	}
 	h.log.Info().Str(log.MessageID, log.Anchor).Str(log.Run, id).Int64("seq", seq).Hex("head", head[:]).
-		Msg("run finalised; head of the event log")
+		Msgf("run finalised; head of the event log: entry %d, hash %x", seq, head)
 	return nil
 }
 
