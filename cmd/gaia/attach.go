@@ -119,7 +119,7 @@ func (a *app) liveRun(ctx context.Context, c *remote.Client, ref string) (domain
 		return domain.Run{}, err
 	}
 	if len(runs) == 0 {
-		return domain.Run{}, fmt.Errorf("no agent has worked on %s yet (gaia why %s): %w", k.Identifier, quoteAll([]string{k.Identifier})[0], domain.ErrNotFound)
+		return domain.Run{}, fmt.Errorf("no agent has worked on %s yet (gaia why %s): %w", k.Identifier, render.Command(k.Identifier), domain.ErrNotFound)
 	}
 	return runs[0], nil
 }

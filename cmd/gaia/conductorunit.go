@@ -103,7 +103,7 @@ func (a *app) linger(ctx context.Context, unasked bool) error {
 	uid := syscall.Getuid()
 	command := "loginctl enable-linger"
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
-		command += " " + quoteAll([]string{u.Username})[0]
+		command += " " + render.Command(u.Username)
 	}
 	on, err := a.logind().Linger(ctx, uid)
 	switch {

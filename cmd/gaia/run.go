@@ -211,7 +211,7 @@ func (a *app) runView(ctx context.Context, c *remote.Client, r domain.Run) (rend
 	}
 	attach := ""
 	if server, err := a.server(r); err == nil {
-		attach = strings.Join(quoteAll(server.AttachArgs(false)), " ")
+		attach = render.Command(server.AttachArgs(false)...)
 	}
 	return render.Value{Data: r, Names: []string{runName(n, r)}, Table: func(w io.Writer) error {
 		var b bytes.Buffer
@@ -253,20 +253,6 @@ func (a *app) runView(ctx context.Context, c *remote.Client, r domain.Run) (rend
 		_, err := b.WriteTo(w)
 		return err
 	}}, nil
-}
-
-// quoteAll makes words safe to be copied into a shell.
-func quoteAll(words []string) []string {
-	out := make([]string, len(words))
-	for i, s := range words {
-		out[i] = s
-		if s == "" || strings.ContainsFunc(s, func(r rune) bool {
-			return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+:,./-_", r)
-		}) {
-			out[i] = "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-		}
-	}
-	return out
 }
 
 // server returns the tmux server of a run, or an error where that is not on this machine or has ended.

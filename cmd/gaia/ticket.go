@@ -321,7 +321,7 @@ func ticketText(w io.Writer, v ticketView, n names, parent string, blockers []st
 	line("situation", situation(v.Ticket, now))
 	if v.Hold != nil {
 		line("hold", v.Hold.Note)
-		line("to go on", strings.Join(quoteAll([]string{"gaia", "ticket", "resume", v.Identifier}), " "))
+		line("to go on", render.Command("gaia", "ticket", "resume", v.Identifier))
 	}
 	if v.Priority != nil {
 		line("priority", priority(v.Priority))

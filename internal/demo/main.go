@@ -23,6 +23,7 @@ import (
 
 	"gaia/domain"
 	"gaia/internal/codingagent"
+	"gaia/internal/render"
 	"gaia/internal/usermanager"
 )
 
@@ -240,7 +241,7 @@ func (s stage) output(words ...string) (string, error) {
 
 // show runs a command as a person would see it.
 func (s stage) show(words ...string) error {
-	fmt.Fprintln(s.out, "$ "+strings.Join(words, " "))
+	fmt.Fprintln(s.out, "$ "+render.Command(words...))
 	cmd := s.command(words...)
 	cmd.Stdout, cmd.Stderr = s.out, s.out
 	if err := cmd.Run(); err != nil {

@@ -31,6 +31,7 @@ func plays(t *testing.T, agent string) string {
 	require.NoError(t, demo(&out, agent), "%s", &out)
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	require.Equal(t, fmt.Sprintf("demo: DEMO-1 done, %d runs, %d commits, log verified", scriptagent.Runs, scriptagent.Commits), lines[len(lines)-1])
+	require.Contains(t, out.String(), "\n$ gaia ticket create 'Greet whoever reads this repository'\n")
 	for _, kind := range scriptagent.CommentTypes {
 		require.Contains(t, out.String(), "  "+kind+":")
 	}
