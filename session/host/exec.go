@@ -38,7 +38,7 @@ func Exec(folder session.Folder, stderr io.Writer) int {
 		return ExitNoAgent
 	}
 	err = become(folder)
-	fmt.Fprintln(stderr, "gaia-session exec:", err)
+	fmt.Fprintln(stderr, complaint(folder, err))
 	told := agentError{Cause: session.CauseStart, Text: err.Error()}
 	var tree *treeError
 	if errors.As(err, &tree) {
@@ -47,6 +47,15 @@ func Exec(folder session.Folder, stderr io.Writer) int {
 	_ = json.NewEncoder(f).Encode(told) // if that fails, the host sees the pane end
 	_ = f.Close()
 	return ExitNoAgent
+}
+
+// complaint is what the pane says instead of becoming the agent.
+func complaint(folder session.Folder, err error) string {
+	spec, specErr := folder.Load()
+	if specErr != nil || !errors.Is(err, errNotLetIn) {
+		return "gaia-session exec: " + err.Error()
+	}
+	return fmt.Sprintf("No agent runs here: %v; gaia run show %s/%d says why.", errNotLetIn, spec.Project, spec.Number)
 }
 
 func become(folder session.Folder) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 	"time"
@@ -49,6 +50,9 @@ func (g *gate) open(folder session.Folder) error {
 // close gives the lock back. The pane is not let in by that alone.
 func (g *gate) close() { _ = g.f.Close() } // a second time is no harm
 
+// errNotLetIn: the run ended before the pane could become the agent.
+var errNotLetIn = errors.New("the run ended before its agent was started, while its worktree was made or its hooks ran")
+
 // passGate waits until the host lets the pane go on, which may be as long as worktree and hooks take.
 func passGate(folder session.Folder) error {
 	f, err := os.Open(folder.Path(session.FileStarted))
@@ -65,8 +69,12 @@ func passGate(folder session.Folder) error {
 		if err != nil {
 			return err
 		}
-		if _, err := os.Lstat(folder.Path(session.FileGate)); err != nil {
-			return fmt.Errorf("the host has ended: %w", err)
+		_, err = os.Lstat(folder.Path(session.FileGate))
+		if errors.Is(err, fs.ErrNotExist) {
+			return errNotLetIn
+		}
+		if err != nil {
+			return fmt.Errorf("looking whether the agent may start: %w", err)
 		}
 		return nil
 	}

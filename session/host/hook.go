@@ -1,15 +1,16 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 
 	"gaia/registry"
@@ -23,11 +24,11 @@ type hookError struct {
 	err  error
 }
 
-func (e *hookError) Error() string { return "the hook " + e.name + " " + e.err.Error() }
+func (e *hookError) Error() string { return "the hook " + e.name + " failed: " + e.err.Error() }
 func (e *hookError) Unwrap() error { return e.err }
 
-// hookLog returns the name of the file that takes a hook's output.
-func hookLog(name string) string { return "hook-" + name + ".log" }
+// HookLog returns the name of the file in the run folder that takes a hook's output.
+func HookLog(name string) string { return "hook-" + name + ".log" }
 
 // runHook runs one hook in the worktree: its script is the checkout's own, and values reach it by environment only. When
 // the time is over, or ctx ends, everything that it has started in its process group is killed.
@@ -39,9 +40,9 @@ func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, 
 	hctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	// A file and no pipe: a server that the hook leaves in the background must neither be waited for nor lose its output.
-	out, err := os.OpenFile(folder.Path(hookLog(name)), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
+	out, err := os.OpenFile(folder.Path(HookLog(name)), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
-		return &hookError{name: name, err: fmt.Errorf("has no file for its output: %w", err)}
+		return &hookError{name: name, err: fmt.Errorf("there is no file for its output: %w", err)}
 	}
 	defer out.Close()
 	env = maps.Clone(env)
@@ -61,28 +62,27 @@ func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, 
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case hctx.Err() != nil:
-		return &hookError{name: name, err: fmt.Errorf("took longer than %s and was killed%s", timeout, tail(folder, name))}
+		return &hookError{name: name, err: fmt.Errorf("it took longer than %s and was killed%s", timeout, tail(folder, name))}
 	case errors.As(err, &exit) && exit.Exited():
 		code := exit.ExitCode()
-		return &hookError{name: name, exit: &code, err: fmt.Errorf("failed: %w%s", err, tail(folder, name))}
+		return &hookError{name: name, exit: &code, err: fmt.Errorf("%w%s", err, tail(folder, name))}
 	}
-	return &hookError{name: name, err: fmt.Errorf("failed: %w%s", err, tail(folder, name))}
+	return &hookError{name: name, err: fmt.Errorf("%w%s", err, tail(folder, name))}
 }
 
 // tail tells the last line of a hook's output and where the rest is.
 func tail(folder session.Folder, name string) string {
-	path := folder.Path(hookLog(name))
+	path := folder.Path(HookLog(name))
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	const most = 300
 	st, err := f.Stat()
 	if err != nil {
 		return ""
 	}
-	buf := make([]byte, min(st.Size(), most))
+	buf := make([]byte, min(st.Size(), 2*maxWords))
 	n, _ := f.ReadAt(buf, st.Size()-int64(len(buf)))
 	last := lastLine(buf[:n])
 	if last == "" {
@@ -91,15 +91,32 @@ func tail(folder session.Folder, name string) string {
 	return fmt.Sprintf("; its last words: %s (all of them: %s)", last, path)
 }
 
-// lastLine is the last line of a program's output, without what a terminal would act on.
+// maxWords bounds what is told of a hook's last line, in bytes: it becomes part of a note.
+const maxWords = 300
+
+// escapes are the sequences by which programs colour their output and move the cursor.
+var escapes = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[ -/]*[0-Z^-~])")
+})
+
+// lastLine is the last line of a program's output that says something, without what a terminal would act on.
 func lastLine(out []byte) string {
-	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return -1
+	last := ""
+	for l := range strings.FieldsFuncSeq(escapes().ReplaceAllString(strings.ToValidUTF8(string(out), ""), ""), func(r rune) bool { return r == '\n' || r == '\r' }) {
+		l = strings.TrimSpace(strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) {
+				return -1
+			}
+			return r
+		}, l))
+		if l != "" {
+			last = l
 		}
-		return r
-	}, strings.ToValidUTF8(string(lines[len(lines)-1]), ""))
+	}
+	if n := len(last) - maxWords; n > 0 {
+		last = "…" + strings.ToValidUTF8(last[n:], "")
+	}
+	return last
 }
 
 // BeforeRemove runs the hook before_remove in a worktree that is about to be removed. It is no part of a run: env is the

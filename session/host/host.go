@@ -229,7 +229,7 @@ func (h *host) failure(ctx context.Context, cause string, err error) session.Rec
 		rec.Cause = session.CauseStart
 	}
 	if errors.As(err, &hook) {
-		rec.Hook, rec.Exit = hook.name, hook.exit
+		rec.Hook, rec.Exit, rec.Note = hook.name, hook.exit, hook.err.Error() // that a hook failed, and which, follows from the cause
 	}
 	h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Str("cause", cause).Msg("the run cannot go on")
 	return rec

@@ -557,9 +557,9 @@ func TestFatalHooks(t *testing.T) {
 		exit  *int
 		note  string
 	}{
-		"exit":  {registry.Hooks{BeforeRun: registry.Hook{Script: "echo installing; echo 'no such package' >&2; exit 3"}}, "before_run", &three, "no such package"},
-		"time":  {registry.Hooks{BeforeRun: registry.Hook{Script: `trap '' TERM; sleep 600 & echo $! >"$GAIA_END.pid"; wait`, Timeout: time.Second}}, "before_run", nil, "longer than 1s"},
-		"first": {registry.Hooks{AfterCreate: registry.Hook{Script: "exit 3"}, BeforeRun: registry.Hook{Script: "touch \"$GAIA_END.agent\""}}, "after_create", &three, "it printed nothing"},
+		"exit":  {registry.Hooks{BeforeRun: registry.Hook{Script: "echo installing; printf '\\033[31mno such package\\033[0m\\n\\n' >&2; exit 3"}}, "before_run", &three, "exit status 3; its last words: no such package ("},
+		"time":  {registry.Hooks{BeforeRun: registry.Hook{Script: `trap '' TERM; sleep 600 & echo $! >"$GAIA_END.pid"; wait`, Timeout: time.Second}}, "before_run", nil, "it took longer than 1s and was killed; it printed nothing"},
+		"first": {registry.Hooks{AfterCreate: registry.Hook{Script: "exit 3"}, BeforeRun: registry.Hook{Script: "touch \"$GAIA_END.agent\""}}, "after_create", &three, "exit status 3; it printed nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -571,7 +571,9 @@ func TestFatalHooks(t *testing.T) {
 			require.Equal(t, session.CauseHook, rec.Cause)
 			require.Equal(t, c.hook, rec.Hook)
 			require.Equal(t, c.exit, rec.Exit)
-			require.Contains(t, rec.Note, c.note)
+			reason, note := session.Reason(rec)
+			require.Equal(t, domain.ReasonHook, reason)
+			require.True(t, strings.HasPrefix(note, "the hook "+c.hook+" failed: "+c.note), note)
 			require.NoFileExists(t, filepath.Join(l.Folder, "end.agent"))
 			if c.exit == nil {
 				pid, err := strconv.Atoi(strings.TrimSpace(read(t, l, "end.pid")))
