@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,8 +17,10 @@ import (
 
 	"gaia/domain"
 	"gaia/internal/render"
+	"gaia/registry"
 	"gaia/remote"
 	"gaia/session"
+	"gaia/session/host"
 	"gaia/tmux"
 )
 
@@ -298,7 +302,8 @@ func (a *app) runOutput() *cobra.Command {
 		Use:   "output [RUN]",
 		Short: "Print what a run's agent has shown in its terminal",
 		Long: `Print what a run's agent has shown in its terminal, or with --screen its last screen. It is printed as text, in colour
-on a terminal; --raw prints every byte as it was, cursor movements included.
+on a terminal; --raw prints every byte as it was, cursor movements included. If a hook failed, so that no agent ran, what
+the hook printed comes last.
 
 The output lies in the run folder of the machine that hosted the run. What Gaia itself and systemd tell of the run is
 in the journal: gaia run logs`,
@@ -341,7 +346,10 @@ in the journal: gaia run logs`,
 			if !raw {
 				out = render.Plain(out, a.colour())
 			}
-			return copyLog(ctx, c, out, folder, r, follow)
+			if err := copyLog(ctx, c, out, folder, r, follow); err != nil {
+				return err
+			}
+			return copyHook(out, folder)
 		},
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the run has ended")
@@ -398,6 +406,24 @@ func copyLog(ctx context.Context, c *remote.Client, out io.Writer, folder sessio
 			}
 		}
 	}
+}
+
+// copyHook copies the output of the hook whose failure has ended the run, if one did.
+func copyHook(out io.Writer, folder session.Folder) error {
+	rec, err := folder.Record()
+	if err != nil || rec.Cause != session.CauseHook || rec.Hook != registry.HookAfterCreate && rec.Hook != registry.HookBeforeRun {
+		return nil // it goes on, or the agent had its turn
+	}
+	printed, err := os.ReadFile(folder.Path(host.HookLog(rec.Hook)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the output of the hook %s: %w", rec.Hook, err)
+	}
+	text := "The hook " + rec.Hook + " failed. It printed nothing.\n"
+	if len(printed) > 0 {
+		text = "The hook " + rec.Hook + " failed. It printed:\n" + strings.TrimRight(string(printed), "\n") + "\n"
+	}
+	_, err = io.WriteString(out, text)
+	return err
 }
 
 func (a *app) runStop() *cobra.Command {

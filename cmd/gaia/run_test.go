@@ -110,6 +110,32 @@ func TestRunOutput(t *testing.T) {
 	}
 }
 
+// TestRunOutputOfARunWhoseHookFailed is what the hook printed: no agent ever ran.
+func TestRunOutputOfARunWhoseHookFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	con := w.shop()
+	w.ticket("create", "T")
+	a, _ := w.claim(con)
+	folder := session.Folder(filepath.Join(w.env["GAIA_HOME"], "state", "runs", a.Run.ID))
+	require.NoError(t, os.MkdirAll(string(folder), 0o700))
+	require.NoError(t, os.WriteFile(folder.Path(session.FileOutput), []byte("No agent runs here.\r\n"), 0o600))
+	require.NoError(t, os.WriteFile(folder.Path("hook-after_create.log"), []byte("/bin/sh: 1: npm: \x1b[31mnot found\x1b[0m\n"), 0o600))
+	require.Equal(t, "No agent runs here.\n", w.gaia("run", "output", "1"), "the run goes on")
+	rec := session.Record{Run: a.Run.ID, EndedAt: domain.Time{Time: time.Now()}, Cause: session.CauseHook, Hook: "after_create", WrittenBy: session.WrittenByHost}
+	require.NoError(t, folder.WriteRecord(rec))
+	want := "No agent runs here.\nThe hook after_create failed. It printed:\n/bin/sh: 1: npm: not found\n"
+	require.Equal(t, want, w.gaia("run", "output", "1"))
+	require.Equal(t, want, w.gaia("run", "output", "1", "--follow"))
+	require.NoError(t, os.Remove(folder.Path("hook-after_create.log")))
+	require.Equal(t, "No agent runs here.\nThe hook after_create failed. It printed nothing.\n", w.gaia("run", "output", "1"))
+
+	rec.Hook = "../hook" // what is written in the run folder leads nowhere else
+	require.NoError(t, os.Remove(folder.Path(session.FileRecord)))
+	require.NoError(t, folder.WriteRecord(rec))
+	require.Equal(t, "No agent runs here.\n", w.gaia("run", "output", "1"))
+}
+
 // TestRunOutputOfAHostThatLeftNoRecord end when the hub knows that the run is over.
 func TestRunOutputOfAHostThatLeftNoRecord(t *testing.T) {
 	t.Parallel()
