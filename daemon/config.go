@@ -47,8 +47,8 @@ type Machine interface {
 	// Permissions returns what an agent may do where the checkout wants that. refused: the checkout, which comes from
 	// the repository, wants more than a person has allowed on this machine.
 	Permissions(agent, want string) (granted string, refused bool, err error)
-	// Pressure returns why the machine should not take on more work, or "". maxLoad is the load average per
-	// processor; 0 is no limit.
+	// Pressure returns why the machine should not take on more work, or "". What passes by itself begins with
+	// domain.MachineBusy. maxLoad is the load average per processor; 0 is no limit.
 	Pressure(minFreeDisk uint64, maxLoad int) string
 	// BootID identifies the time since the last boot.
 	BootID() (string, error)

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"gaia/domain"
 )
 
 // Host looks at the machine that the conductor runs on.
@@ -25,7 +27,8 @@ const (
 	minMemoryPercent = 3.0  // available memory
 )
 
-// Pressure returns why the machine should not take on more work, or "". What cannot be read is no pressure.
+// Pressure returns why the machine should not take on more work, or "". What cannot be read is no pressure. Memory and
+// load come back as the work ends that takes them, a disk does not.
 func (h Host) Pressure(minFreeDisk uint64, maxLoad int) string {
 	for _, dir := range h.Disks {
 		if free, err := freeDisk(dir); err == nil && free < minFreeDisk {
@@ -34,19 +37,19 @@ func (h Host) Pressure(minFreeDisk uint64, maxLoad int) string {
 	}
 	if data, err := os.ReadFile(filepath.Join(h.Proc, "pressure", "memory")); err == nil {
 		if stall, ok := fullAvg10(data); ok && stall > maxMemoryStall {
-			return fmt.Sprintf("memory pressure: all tasks waited %.0f%% of the last 10 s", stall)
+			return fmt.Sprintf(domain.MachineBusy+"memory pressure: all tasks waited %.0f%% of the last 10 s", stall)
 		}
 	}
 	if data, err := os.ReadFile(filepath.Join(h.Proc, "meminfo")); err == nil {
 		total, avail := meminfo(data, "MemTotal:"), meminfo(data, "MemAvailable:")
 		if total > 0 && avail >= 0 && 100*float64(avail)/float64(total) < minMemoryPercent {
-			return fmt.Sprintf("memory: %s available of %s", size(uint64(avail)<<10), size(uint64(total)<<10))
+			return fmt.Sprintf(domain.MachineBusy+"memory: %s available of %s", size(uint64(avail)<<10), size(uint64(total)<<10))
 		}
 	}
 	if data, err := os.ReadFile(filepath.Join(h.Proc, "loadavg")); err == nil {
 		if f := strings.Fields(string(data)); len(f) > 0 {
 			if load, err := strconv.ParseFloat(f[0], 64); err == nil && maxLoad > 0 && load > float64(maxLoad*runtime.NumCPU()) {
-				return fmt.Sprintf("load average %.1f on %d processors", load, runtime.NumCPU())
+				return fmt.Sprintf(domain.MachineBusy+"load average %.1f on %d processors", load, runtime.NumCPU())
 			}
 		}
 	}

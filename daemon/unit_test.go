@@ -3,6 +3,7 @@ package daemon
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -86,6 +87,7 @@ func TestPressure(t *testing.T) {
 				require.Empty(t, got)
 			} else {
 				require.Contains(t, got, c.want)
+				require.Equal(t, c.disk == 0, strings.HasPrefix(got, domain.MachineBusy), "only a disk waits for a person: %s", got)
 			}
 		})
 	}

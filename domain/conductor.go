@@ -28,7 +28,7 @@ type Conductor struct {
 	States         []string        `json:"states"`  // empty: every claimable state
 	Status         ConductorStatus `json:"status"`
 	Draining       bool            `json:"draining"`
-	Paused         string          `json:"paused"` // why the conductor itself does not ask for work
+	Paused         string          `json:"paused"` // why the conductor itself does not ask for work; see MachineBusy
 	CurrentLoad    int             `json:"current_load"`
 	MaxParallel    int             `json:"max_parallel"`
 	Slots          map[string]int  `json:"slots"` // per state, on top of max_parallel

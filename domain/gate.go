@@ -32,6 +32,10 @@ const (
 // WaitingForMachine starts the reason of GateTree when the machine that holds the work has been away for long.
 const WaitingForMachine = "waiting_for_machine"
 
+// MachineBusy starts what a conductor says in Paused while its machine has too much to do, which passes by itself. What it
+// says without this, such as of a disk that is full, is for somebody to mend.
+const MachineBusy = "the machine is busy: "
+
 // GateResult is one gate's answer for one ticket and one conductor. Reason is never empty. Waits says that what the gate
 // refuses for passes by itself, such as a run at work: nobody has anything to mend.
 type GateResult struct {
@@ -326,6 +330,9 @@ var gates = []gate{
 		case c.Draining || c.Status == ConductorDraining:
 			return fail("%s is draining (gaia conductor resume)", c.MachineID)
 		case c.Paused != "":
+			if strings.HasPrefix(c.Paused, MachineBusy) {
+				return wait("%s is paused: %s", c.MachineID, c.Paused)
+			}
 			return fail("%s is paused: %s", c.MachineID, c.Paused)
 		case in.LiveHere >= c.MaxParallel:
 			return wait("%s has %d of %d slots in use", c.MachineID, in.LiveHere, c.MaxParallel)

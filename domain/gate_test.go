@@ -184,6 +184,8 @@ func TestGates(t *testing.T) {
 		{GateConductor, false, func(in *GateInput) { in.Conductor.Draining = true }, "ada.lab.shop is draining (gaia conductor resume)"},
 		{GateConductor, false, func(in *GateInput) { in.Conductor.Status = ConductorDraining }, "ada.lab.shop is draining (gaia conductor resume)"},
 		{GateConductor, false, func(in *GateInput) { in.Conductor.Paused = "hooks are not trusted" }, "ada.lab.shop is paused: hooks are not trusted"},
+		{GateConductor, false, func(in *GateInput) { in.Conductor.Paused = MachineBusy + "load average 9.0 on 4 processors" }, "ada.lab.shop is paused: the machine is busy: load average 9.0 on 4 processors"},
+		{GateConductor, false, func(in *GateInput) { in.Conductor.Paused = "no agent can be started; " + MachineBusy }, "ada.lab.shop is paused: no agent can be started; the machine is busy: "},
 		{GateConductor, true, func(in *GateInput) { in.LiveHere = 1 }, "ada.lab.shop is online with a free slot"},
 		{GateConductor, false, func(in *GateInput) { in.LiveHere = 2 }, "ada.lab.shop has 2 of 2 slots in use"},
 		{GateConductor, true, func(in *GateInput) { in.Conductor.Slots, in.LiveHereState = map[string]int{"coding": 2}, 1 }, "ada.lab.shop is online with a free slot"},
@@ -204,6 +206,7 @@ func TestGates(t *testing.T) {
 					require.Equal(t, c.pass, g.Pass)
 					require.Equal(t, c.reason, g.Reason)
 					waits := strings.Contains(c.reason, "slots") && !strings.Contains(c.reason, "no slots") ||
+						strings.Contains(c.reason, "is paused: "+MachineBusy) ||
 						slices.Contains([]string{GateWait, GateLiveRun, GateFinalised, GateCap}, g.Gate)
 					require.Equal(t, !c.pass && waits, g.Waits)
 				} else if c.gate != GateWorkflow { // a state of an unknown workflow is not claimable either
