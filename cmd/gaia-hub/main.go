@@ -57,7 +57,7 @@ By hand it listens by itself. Settings are in ~/.gaia/hub.toml; all have default
 	cmd.Flags().StringVar(&config, "config", "", "read this hub.toml instead of ~/.gaia/hub.toml")
 	cmd.Flags().BoolVar(&debug, "debug", false, "log every request")
 	cmd.Flags().BoolVar(&check, "check", false, "read the configuration, say what is wrong with it, and end")
-	cmd.AddCommand(verifyCommand(&code))
+	cmd.AddCommand(verifyCommand(&code), backupCommand(&code))
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetArgs(args)
 	if err := cmd.Execute(); err != nil {

@@ -7,9 +7,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"gaia/domain"
+	"gaia/hub/store"
 	"gaia/hub/store/sqlite"
 )
 
@@ -99,14 +102,19 @@ func TestAHubThatCannotWrite(t *testing.T) {
 	require.Contains(t, r.err, "the disk is full")
 }
 
-// TestHubVerify: a whole log, one that was tampered with, and none.
-func TestHubVerify(t *testing.T) {
-	t.Parallel()
+// hubProgram builds gaia-hub and returns its folder.
+func hubProgram(t *testing.T) string {
 	bin := t.TempDir()
 	out, err := exec.Command("go", "build", "-o", bin, "../gaia-hub").CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	return bin
+}
+
+// TestHubVerify: a whole log, one that was tampered with, and none.
+func TestHubVerify(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
-	w.env["PATH"] = bin + ":" + w.env["PATH"]
+	w.env["PATH"] = hubProgram(t) + ":" + w.env["PATH"]
 	require.Contains(t, w.fails(exitUsage, "hub", "verify"), "hub.db")
 	path := filepath.Join(w.env["GAIA_HOME"], "state", "hub.db")
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
@@ -122,6 +130,74 @@ func TestHubVerify(t *testing.T) {
 	require.Regexp(t, regexp.QuoteMeta(path)+".*not a database", w.fails(exitRefused, "hub", "verify"), "and not that its log was changed")
 	w.write("gaia/hub.toml", "store = \"postgres://db/gaia\"\n")
 	require.Contains(t, w.fails(exitUsage, "hub", "verify"), "is no file that can be read here")
+}
+
+// TestHubBackup: a verified copy for its owner only beside a hub that writes, which replaces nothing.
+func TestHubBackup(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.env["PATH"] = hubProgram(t) + ":" + w.env["PATH"]
+	dir := t.TempDir()
+	copied := filepath.Join(dir, "copy.db")
+	require.Contains(t, w.fails(exitUsage, "hub", "backup", copied), "hub.db")
+	require.Contains(t, w.fails(exitUsage, "hub", "backup"), "Usage: gaia hub backup FILE")
+
+	path := filepath.Join(w.env["GAIA_HOME"], "state", "hub.db")
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	db, err := sqlite.Open(t.Context(), path)
+	require.NoError(t, err)
+	defer db.Close()
+	write := func() error {
+		return db.Update(t.Context(), func(tx store.Tx) error {
+			return tx.Append(domain.Event{Time: domain.At(time.Now()), Kind: "test", Actor: "user/anna", Type: "ticket", Object: "t"})
+		})
+	}
+	require.NoError(t, write())
+	stop, wrote := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				wrote <- nil
+				return
+			default:
+				if err := write(); err != nil {
+					wrote <- err
+					return
+				}
+			}
+		}
+	}()
+	said := w.gaia("hub", "backup", copied)
+	close(stop)
+	require.NoError(t, <-wrote)
+	require.Equal(t, copied+": "+w.gaia("hub", "verify", "--db", copied), said)
+	st, err := os.Stat(copied)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+
+	before, err := os.ReadFile(copied)
+	require.NoError(t, err)
+	require.Contains(t, w.fails(exitRefused, "hub", "backup", copied), copied+" is there already")
+	after, err := os.ReadFile(copied)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	require.Contains(t, w.fails(exitRefused, "hub", "backup", filepath.Join(dir, "none", "copy.db")), "no such file")
+	require.Contains(t, w.fails(exitRefused, "hub", "backup", filepath.Join(copied, "copy.db")), "not a directory")
+	if os.Getuid() != 0 { // who may write everywhere
+		require.NoError(t, os.Chmod(dir, 0o500))
+		require.Contains(t, w.fails(exitRefused, "hub", "backup", filepath.Join(dir, "other.db")), "permission denied")
+		require.NoError(t, os.Chmod(dir, 0o700))
+	}
+	require.NoError(t, os.WriteFile(path+"-not", []byte("this is no database at all, but long enough to be looked at as one"), 0o600))
+	w.write("gaia/hub.toml", "store = \"sqlite://"+path+"-not\"\n")
+	require.Contains(t, w.fails(exitRefused, "hub", "backup", filepath.Join(dir, "other.db")), "not a database")
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "no half of a copy stays")
+
+	require.Contains(t, w.call("", "__complete", "hub", "backup", "").out, ":0\n", "names of files")
+	require.Contains(t, w.call("", "__complete", "hub", "backup", copied, "").out, ":4\n")
 }
 
 func TestVersion(t *testing.T) {

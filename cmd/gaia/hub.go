@@ -10,16 +10,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"gaia/internal/render"
-	"gaia/registry"
 )
 
 func (a *app) hubCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "hub", Short: "Look after the hub"}
-	cmd.AddCommand(a.hubStatus(), a.hubVerify())
+	cmd.AddCommand(a.hubStatus(), a.hubVerify(), a.hubBackup())
 	return cmd
 }
 
@@ -93,15 +93,12 @@ journal when runs were finalised are anchors against a log whose end was cut off
 			ctx := cmd.Context()
 			path := db
 			if path == "" {
-				home, err := a.home()
-				if err != nil {
-					return err
-				}
-				if path, err = hubDatabase(home); err != nil {
+				var err error
+				if path, err = a.hubDatabase(); err != nil {
 					return err
 				}
 			}
-			v, err := a.verifyLog(ctx, path)
+			v, err := a.readLog(ctx, path, "verify", "--", path)
 			if err != nil {
 				return fmt.Errorf("verify %s: %w", path, err)
 			}
@@ -115,8 +112,47 @@ journal when runs were finalised are anchors against a log whose end was cut off
 	return cmd
 }
 
+func (a *app) hubBackup() *cobra.Command {
+	return &cobra.Command{
+		Use:   "backup FILE",
+		Short: "Write a verified copy of the hub's database to a new file",
+		Long: `Write a consistent copy of the hub's database to a new file, which only its owner can read, and print how many entries the
+event log in it has and the hash of the last one. When it says so, the copy is verified and on the disk.
+
+The hub may be at work meanwhile, or be down. A file that is there already is never overwritten, and where the copy
+fails there is no file.`,
+		Example: `  gaia hub backup ~/hub-backup.db
+  gaia hub backup /backup/hub-$(date +%F).db -o json`,
+		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveDefault // the names of files
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path, err := a.hubDatabase()
+			if err != nil {
+				return err
+			}
+			v, err := a.readLog(cmd.Context(), path, "backup", "--", path, args[0])
+			if err != nil {
+				return fmt.Errorf("back up %s: %w", path, err)
+			}
+			return a.print(render.Value{Data: v, Names: []string{v.Database}, Table: func(w io.Writer) error {
+				_, err := fmt.Fprintf(w, "%s: %d entries, head %s: whole\n", render.Clean(v.Database), v.Count, v.Head)
+				return err
+			}})
+		},
+	}
+}
+
 // hubDatabase is the file that the user's own hub uses.
-func hubDatabase(home registry.Home) (string, error) {
+func (a *app) hubDatabase() (string, error) {
+	home, err := a.home()
+	if err != nil {
+		return "", err
+	}
 	c, err := home.Hub()
 	if err != nil {
 		return "", err
@@ -131,15 +167,15 @@ func hubDatabase(home registry.Home) (string, error) {
 	return path, nil
 }
 
-// logView is a verified event log, as gaia-hub verify prints it.
+// logView is a verified event log, as gaia-hub prints it.
 type logView struct {
 	Database string `json:"database"`
 	Count    int64  `json:"count"`
 	Head     string `json:"head"`
 }
 
-// verifyLog has the hub's own program read the database: it knows the form, and no other program opens the file.
-func (a *app) verifyLog(ctx context.Context, path string) (logView, error) {
+// readLog has the hub's own program read the database at path: it knows the form, and no other program opens the file.
+func (a *app) readLog(ctx context.Context, path string, args ...string) (logView, error) {
 	if _, err := os.Stat(path); err != nil {
 		return logView{}, usageError{err}
 	}
@@ -147,7 +183,8 @@ func (a *app) verifyLog(ctx context.Context, path string) (logView, error) {
 	if err != nil {
 		return logView{}, err
 	}
-	cmd := exec.CommandContext(ctx, program, "verify", "--", path)
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it may have half a copy to remove
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

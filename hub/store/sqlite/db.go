@@ -305,16 +305,6 @@ func (db *DB) Checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// Backup writes a consistent copy of the database to path, where there must be no file. Writers go on meanwhile.
-func (db *DB) Backup(ctx context.Context, path string) error {
-	// A reading connection may not write, and the writing one would hold everybody up.
-	pool, err := connect(db.path, url.Values{})
-	if err != nil {
-		return err
-	}
-	return errors.Join(backup(ctx, pool, path), pool.Close())
-}
-
 // Close implements store.Store. A second call does nothing.
 func (db *DB) Close() (err error) {
 	db.closed.Do(func() { err = db.close() })

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
-	"path/filepath"
 
 	"github.com/pressly/goose/v3"
 )
@@ -73,35 +72,4 @@ func backupPath(path string, version int64) string {
 		}
 		name = fmt.Sprintf("%s.%d", base, i)
 	}
-}
-
-// backup copies the database to a new file that is durable and readable by its owner only.
-func backup(ctx context.Context, db *sql.DB, path string) (err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("making the copy: %w", err)
-	}
-	defer func() {
-		if closeErr := f.Close(); err == nil && closeErr != nil {
-			err = fmt.Errorf("closing the copy: %w", closeErr)
-		}
-		if err != nil {
-			err = errors.Join(err, os.Remove(path)) // our own half of a copy
-		}
-	}()
-	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
-		return failure("copying the database to "+path, err)
-	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("syncing the copy: %w", err)
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return fmt.Errorf("syncing the folder of the copy: %w", err)
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil {
-		return fmt.Errorf("syncing the folder of the copy: %w", err)
-	}
-	return nil
 }

@@ -222,21 +222,104 @@ func TestTamperedLog(t *testing.T) {
 	}
 }
 
+// nothingWrong is the check of a copy that is to be kept.
+func nothingWrong(string) error { return nil }
+
 func TestBackup(t *testing.T) {
 	t.Parallel()
+	ctx, dir := t.Context(), t.TempDir()
 	db := openTemp(t)
-	require.NoError(t, populate(t.Context(), db, 1))
-	path := filepath.Join(t.TempDir(), "copy.db")
-	require.NoError(t, db.Backup(t.Context(), path))
-	require.Error(t, db.Backup(t.Context(), path), "an existing file is never overwritten")
+	require.NoError(t, populate(ctx, db, 1))
+	path := filepath.Join(dir, "copy.db")
+	require.NoError(t, Backup(ctx, db.path, path, nothingWrong))
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o600), info.Mode().Perm())
-	require.NoError(t, populate(t.Context(), db, 2))
+	require.NoError(t, populate(ctx, db, 2))
+
+	before, err := os.ReadFile(path)
+	require.NoError(t, err)
+	err = Backup(ctx, db.path, path, nothingWrong)
+	require.ErrorIs(t, err, fs.ErrExist)
+	require.ErrorContains(t, err, path+" is there already")
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, before, after, "an existing file is never overwritten")
+	dangling := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink("nothing", dangling))
+	require.ErrorIs(t, Backup(ctx, db.path, dangling, nothingWrong), fs.ErrExist)
+	require.ErrorIs(t, Backup(ctx, db.path, dir, nothingWrong), fs.ErrExist)
+	late := filepath.Join(dir, "late.db")
+	err = Backup(ctx, db.path, late, func(string) error { return os.WriteFile(late, []byte("theirs"), 0o600) })
+	require.ErrorIs(t, err, fs.ErrExist, "also not one that came meanwhile")
+	theirs, err := os.ReadFile(late)
+	require.NoError(t, err)
+	require.Equal(t, "theirs", string(theirs))
+
+	bad := errors.New("this copy is bad")
+	require.ErrorIs(t, Backup(ctx, db.path, filepath.Join(dir, "bad.db"), func(string) error { return bad }), bad)
+	stopped, stop := context.WithCancel(ctx)
+	stop()
+	require.ErrorIs(t, Backup(stopped, db.path, filepath.Join(dir, "stopped.db"), nothingWrong), context.Canceled)
+	require.Error(t, Backup(ctx, db.path, filepath.Join(dir, "no", "copy.db"), nothingWrong))
+	require.ErrorIs(t, Backup(ctx, filepath.Join(dir, "none.db"), filepath.Join(dir, "new.db"), nothingWrong), store.ErrUnavailable)
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	hidden, err := filepath.Glob(filepath.Join(dir, ".*"))
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{path, dangling, late}, append(left, hidden...), "no half of a copy stays")
+
 	require.Equal(t, 1, ticketCount(t, openAt(t, path)))
-	missing := filepath.Join(t.TempDir(), "no", "copy.db")
-	require.Error(t, db.Backup(t.Context(), missing))
-	require.NoFileExists(t, missing)
+}
+
+// A copy is one moment of the database, and nobody who writes waits for it.
+func TestBackupBesideWriters(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	db := openTemp(t)
+	require.NoError(t, populate(ctx, db, 1))
+	stop, wrote := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for n := 2; ; n++ {
+			select {
+			case <-stop:
+				wrote <- nil
+				return
+			default:
+			}
+			if err := populate(ctx, db, n); err != nil {
+				wrote <- err
+				return
+			}
+		}
+	}()
+	for i := range 5 {
+		seq, _, err := db.Head(ctx)
+		require.NoError(t, err)
+		path := filepath.Join(t.TempDir(), fmt.Sprint(i))
+		require.NoError(t, Backup(ctx, db.path, path, func(copied string) error {
+			// The writer goes on while the copy is at hand.
+			for at := seq; at <= seq; {
+				if at, _, err = db.Head(ctx); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		log, err := OpenLog(ctx, path)
+		require.NoError(t, err)
+		count, head, err := events.Verify(ctx, events.Reader(ctx, log))
+		require.NoError(t, log.Close())
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, count, seq, "what was acknowledged before is in it")
+		same, err := db.Events(ctx, count-1, 1)
+		require.NoError(t, err)
+		require.Equal(t, same[0].Hash, head)
+		copied := openAt(t, path)
+		require.EqualValues(t, count, ticketCount(t, copied), "tickets and log are of one moment")
+	}
+	close(stop)
+	require.NoError(t, <-wrote)
 }
 
 // next is a set of migrations with one more than the built-in ones.
