@@ -62,6 +62,11 @@ func CheckSlug(s string) error {
 // Slug returns the slug of a name. A name that had to be changed, cut or that is taken gets a dash and 6 hex digits
 // of its SHA-256, so that two names never share a slug by accident.
 func Slug(name string, taken func(string) bool) string {
+	return SlugFor(name, name, taken)
+}
+
+// SlugFor is Slug with the digits of another text, which names of the same slug do not share.
+func SlugFor(name, text string, taken func(string) bool) string {
 	if CheckSlug(name) == nil && (taken == nil || !taken(name)) {
 		return name
 	}
@@ -79,7 +84,7 @@ func Slug(name string, taken func(string) bool) string {
 	}
 	const suffix = 7
 	s = strings.TrimRight(s[:min(len(s), maxSlug-suffix)], "-")
-	for salt := name; ; salt += "+" {
+	for salt := text; ; salt += "+" {
 		sum := sha256.Sum256([]byte(salt))
 		out := s + "-" + hex.EncodeToString(sum[:3])
 		if taken == nil || !taken(out) {

@@ -277,13 +277,15 @@ func under(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// ProposeInstance returns the name that a new conductor gets: the project's slug, or that with a suffix where it is taken.
-func (h Home) ProposeInstance(slug string) (string, error) {
+// ProposeInstance returns the name that the conductor of a new checkout gets: that of its folder, or where that is no
+// instance's name or is taken, one with digits that are the checkout's own. Machine_id and worktrees are called by it, so no
+// name must be proposed for one checkout that another one had before, unless their folders are called the same.
+func (h Home) ProposeInstance(checkout string) (string, error) {
 	entries, err := h.Entries()
 	if err != nil {
 		return "", err
 	}
-	return domain.Slug(slug, func(s string) bool {
+	return domain.SlugFor(filepath.Base(checkout), checkout, func(s string) bool {
 		return slices.ContainsFunc(entries, func(e Entry) bool { return e.Instance == s })
 	}), nil
 }

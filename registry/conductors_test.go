@@ -63,14 +63,22 @@ func TestAConductorIsPutFoundAndRemoved(t *testing.T) {
 
 func TestAnInstanceIsProposedOnce(t *testing.T) {
 	t.Parallel()
-	h := newHome(t)
-	name, err := h.ProposeInstance("shop")
-	require.NoError(t, err)
-	require.Equal(t, "shop", name)
-	require.NoError(t, h.Put(t.Context(), Entry{Instance: "shop", Checkout: h.User, Project: "SHOP"}))
-	name, err = h.ProposeInstance("shop")
-	require.NoError(t, err)
-	require.Regexp(t, `^shop-[0-9a-f]{6}$`, name)
+	h, ctx := newHome(t), t.Context()
+	proposed := func(checkout string) string {
+		name, err := h.ProposeInstance(checkout)
+		require.NoError(t, err)
+		return name
+	}
+	require.Equal(t, "shop", proposed("/home/ada/shop"))
+	require.NoError(t, h.Put(ctx, Entry{Instance: "shop", Checkout: h.User, Project: "SHOP"}))
+	require.Equal(t, "shop-2", proposed("/home/ada/shop-2"))
+	for _, folder := range []string{"shop", "My Shop"} {
+		one, two := proposed("/home/ada/one/"+folder), proposed("/home/ada/two/"+folder)
+		require.Regexp(t, `^(my-)?shop-[0-9a-f]{6}$`, one)
+		require.Regexp(t, `^(my-)?shop-[0-9a-f]{6}$`, two)
+		require.NotEqual(t, one, two, "the other's, when that is removed")
+		require.Equal(t, one, proposed("/home/ada/one/"+folder), "the same checkout's, when it is set up again")
+	}
 }
 
 func TestACheckoutIsFoundFromAnywhereInIt(t *testing.T) {

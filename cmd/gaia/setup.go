@@ -177,7 +177,7 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 	}}); err != nil {
 		return err
 	}
-	a.sayAgent(home, top, machine, checkout, s)
+	a.sayAgent(home, entry, machine, checkout, s)
 	if committed(ctx, g) {
 		a.say("Next: gaia conductor enable --now %s", entry.Instance)
 	} else {
@@ -187,8 +187,8 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 }
 
 // sayAgent says why no agent, or another than was asked for, would be started.
-func (a *app) sayAgent(home registry.Home, top string, machine registry.Machine, checkout registry.Checkout, s setup) {
-	name, file := checkout.Agent.Default, filepath.Join(top, conductorFile)
+func (a *app) sayAgent(home registry.Home, entry registry.Entry, machine registry.Machine, checkout registry.Checkout, s setup) {
+	name, file := checkout.Agent.Default, filepath.Join(entry.Checkout, conductorFile)
 	if name == "" {
 		name, file = machine.DefaultAgent, home.MachineFile()
 	}
@@ -197,6 +197,12 @@ func (a *app) sayAgent(home registry.Home, top string, machine registry.Machine,
 	}
 	if _, has := machine.Agents[name]; !has {
 		a.say("This machine does not have that agent yet: add [agents.%s] to %s; gaia-machine.toml(5) has an example", cmpOr(name, "NAME"), home.MachineFile())
+		return
+	}
+	// As enable takes it over for runs, where it has not yet.
+	env := map[string]string{"PATH": cmpOr(entry.Path, a.getenv("PATH"))}
+	if _, missing := agent.Available(machine, env); missing[name] != nil {
+		a.say("The agent %s cannot be started: %v; install it, or name its program in [agents.%s] of %s", name, missing[name], name, home.MachineFile())
 	}
 }
 
@@ -414,7 +420,7 @@ func (a *app) enter(ctx context.Context, home registry.Home, top string, c regis
 	if !errors.Is(err, domain.ErrNotFound) {
 		return entry, err
 	}
-	proposal, err := home.ProposeInstance(c.Slug)
+	proposal, err := home.ProposeInstance(top)
 	if err != nil {
 		return entry, err
 	}

@@ -141,7 +141,7 @@ func TestInitTakesProposals(t *testing.T) {
 	require.Regexp(t, `^my-web-shop-[0-9a-f]{6}$`, c.Slug)
 	e, err := w.home().EntryOf(w.dir)
 	require.NoError(t, err)
-	require.Equal(t, c.Slug, e.Instance)
+	require.Regexp(t, `^my-web-shop-[0-9a-f]{6}$`, e.Instance)
 }
 
 // TestSecondClone gets a name of its own.
@@ -165,6 +165,11 @@ func TestSecondClone(t *testing.T) {
 	third := *w
 	third.dir = filepath.Join(parent, "third")
 	require.Contains(t, third.fails(exitRefused, "conductor", "init", "--instance", "shop"), w.dir)
+	require.NoError(t, w.home().Remove(t.Context(), e.Instance))
+	require.Zero(t, third.call("", "conductor", "init", "--yes").code)
+	e, err = w.home().EntryOf(third.dir)
+	require.NoError(t, err)
+	require.Equal(t, "third", e.Instance, "and not what the second was called, whose worktrees and machine_id it would take over")
 }
 
 // TestInitOfDamagedFiles says which file and why, and overwrites none.

@@ -233,7 +233,7 @@ func TestARepositoryWithABranchNamedGaia(t *testing.T) {
 	other.git("config", "user.name", "Test")
 	other.git("config", "user.email", "test@gaia.invalid")
 	other.git("commit", "--quiet", "--allow-empty", "-m", "Begin")
-	args := []string{"init", "--yes", "--key", "TAKEN", "--slug", "taken", "--agent", "script"}
+	args := []string{"init", "--yes", "--key", "TAKEN", "--slug", "taken", "--instance", "taken", "--agent", "script"}
 	_, said, code := other.try("gaia", args...)
 	require.Equal(t, 1, code, said)
 	require.Contains(t, said, `the repository has a branch "gaia"`)
