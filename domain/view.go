@@ -19,6 +19,7 @@ type Snapshot struct {
 	At         Time           `json:"at"`
 	Running    []SnapshotRun  `json:"running"`
 	Waiting    []Ticket       `json:"waiting"`             // to be retried, or not before a time
+	Blocked    []Ticket       `json:"blocked"`             // by tickets that are not finished
 	Held       []Ticket       `json:"held"`                // by a person or a limit
 	Machines   []Ticket       `json:"waiting_for_machine"` // their conductor has been away for long
 	Conductors []Conductor    `json:"conductors"`

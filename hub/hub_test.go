@@ -534,7 +534,14 @@ func TestSnapshot(t *testing.T) {
 	}
 	live := b.shop.mustClaim()
 	held, later := b.ticket(domain.TicketDraft{}), b.ticket(domain.TicketDraft{NotBefore: domain.At(b.clock.Now().Add(time.Hour))})
-	b.ticket(domain.TicketDraft{}) // ready: nothing that a snapshot tells of
+	ready := b.ticket(domain.TicketDraft{}) // nothing that a snapshot tells of
+	blocked := b.ticket(domain.TicketDraft{BlockedBy: []string{ready.ID}, NotBefore: later.NotBefore})
+	for _, k := range []domain.Ticket{held, ran} { // which shows as held and as running
+		_, err = b.hub.PatchTicket(b.ctx, b.owner, k.ID, domain.TicketPatch{BlockedBy: &[]string{ready.ID}})
+		require.NoError(t, err)
+	}
+	over := b.ticket(domain.TicketDraft{Workflow: domain.Chore, State: "done"})
+	b.ticket(domain.TicketDraft{BlockedBy: []string{over.ID}})
 	_, err = b.hub.Hold(b.ctx, b.owner, held.ID, "")
 	require.NoError(t, err)
 	elsewhere, err := b.hub.CreateTicket(b.ctx, b.owner, domain.TicketDraft{Project: p.ID, Title: "x"})
@@ -555,6 +562,7 @@ func TestSnapshot(t *testing.T) {
 		if project == "OTHER" {
 			require.Zero(t, s.Totals)
 			require.Empty(t, s.Running)
+			require.Empty(t, s.Blocked)
 			continue
 		}
 		require.Equal(t, domain.SnapshotTotals{Runs: 3, Footprint: domain.Footprint{Cost: 0.75, TokensIn: 20}}, s.Totals)
@@ -562,6 +570,7 @@ func TestSnapshot(t *testing.T) {
 		require.Equal(t, live.Run.ID, s.Running[0].Run.ID)
 		require.Equal(t, ran.ID, s.Running[0].Ticket.ID)
 		require.Equal(t, []string{later.ID}, ids(s.Waiting))
+		require.Equal(t, []string{blocked.ID}, ids(s.Blocked))
 		require.Equal(t, 1, s.Limits.Live)
 	}
 	_, err = b.hub.Snapshot(b.ctx, b.shop.call.Principal, "OTHER")

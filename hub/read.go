@@ -372,7 +372,7 @@ func (h *Hub) Why(ctx context.Context, p auth.Principal, ref string) (domain.Why
 // Snapshot returns the state of a project by id or key, or of every project for "".
 func (h *Hub) Snapshot(ctx context.Context, p auth.Principal, project string) (domain.Snapshot, error) {
 	return read(ctx, h, p, func(r *reader) (domain.Snapshot, error) {
-		s := domain.Snapshot{At: r.now, Running: []domain.SnapshotRun{}, Waiting: []domain.Ticket{}, Held: []domain.Ticket{}, Machines: []domain.Ticket{}}
+		s := domain.Snapshot{At: r.now, Running: []domain.SnapshotRun{}, Waiting: []domain.Ticket{}, Blocked: []domain.Ticket{}, Held: []domain.Ticket{}, Machines: []domain.Ticket{}}
 		s.Limits.MaxAttempts = h.limits().MaxAttempts
 		only := r.project
 		if project != "" {
@@ -424,19 +424,58 @@ func (r *reader) snapshot(s *domain.Snapshot, q store.Query, only string) error 
 		}
 		s.Running = append(s.Running, domain.SnapshotRun{Run: run, Ticket: k})
 	}
+	blocked, err := r.blocked(only)
+	if err != nil {
+		return err
+	}
 	tickets, err := r.Parked(only, domain.OpenStates(), slices.Collect(maps.Keys(away)), r.now)
 	if err != nil {
 		return err
+	}
+	still := map[string]bool{} // blocked, and shown as nothing else
+	for _, k := range blocked {
+		still[k.ID] = true
+	}
+	for _, run := range s.Running {
+		delete(still, run.Ticket.ID)
 	}
 	for _, k := range tickets {
 		switch {
 		case k.Hold != nil:
 			s.Held = append(s.Held, k)
+			delete(still, k.ID)
 		case away[string(k.TreeAt)]:
 			s.Machines = append(s.Machines, k)
-		default:
+			delete(still, k.ID)
+		case !still[k.ID]: // a block lasts longer than a wait
 			s.Waiting = append(s.Waiting, k)
 		}
 	}
+	for _, k := range blocked {
+		if still[k.ID] {
+			s.Blocked = append(s.Blocked, k)
+		}
+	}
 	return nil
+}
+
+// blocked returns the tickets that wait for one that is not finished. What the store counts as that is what some workflow
+// does.
+func (r *reader) blocked(only string) ([]domain.Ticket, error) {
+	tickets, err := r.Blocked(only, domain.OpenStates())
+	if err != nil {
+		return nil, err
+	}
+	open := func(k domain.Ticket) bool { return !domain.Terminal(string(k.Workflow), k.State) }
+	var out []domain.Ticket
+	for _, k := range tickets {
+		by, err := blockersOf(r.Tx, k)
+		if err != nil {
+			return nil, err
+		}
+		if open(k) && slices.ContainsFunc(by, open) {
+			out = append(out, k)
+		}
+	}
+	return out, nil
 }

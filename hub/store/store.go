@@ -63,6 +63,9 @@ type Tx interface {
 	// retry_at is after now, or whose tree_at is one of machines; oldest first. It must not slow down with the number of
 	// other tickets.
 	Parked(project string, states, machines []string, now domain.Time) ([]domain.Ticket, error)
+	// Blocked returns tickets in one of the states, of one project or, for "", of all, that are blocked by a ticket in one of
+	// the states; oldest first. It must not slow down with the number of tickets that neither block nor are blocked.
+	Blocked(project string, states []string) ([]domain.Ticket, error)
 	// NextTicketNumber returns the number for a new identifier (KEY-n) of the project and uses it up. A number whose
 	// identifier a ticket has already, because somebody chose it, is passed over.
 	NextTicketNumber(project string) (int, error)

@@ -124,6 +124,18 @@ func (x *tx) Parked(project string, states, machines []string, now domain.Time) 
 	return tickets.all(x, parked, now.String(), string(in), project)
 }
 
+func (x *tx) Blocked(project string, states []string) ([]domain.Ticket, error) {
+	in, err := json.Marshal(append([]string{}, states...))
+	if err != nil {
+		return nil, fmt.Errorf("reading tickets: %w", err)
+	}
+	// The cross join and the plus have SQLite begin with the blocks: left to itself it may read every open ticket.
+	const blocked = `WHERE id IN (
+			SELECT b.ticket FROM ticket_blockers b CROSS JOIN tickets o ON o.id = b.value WHERE +o.state IN (SELECT value FROM json_each(?1))
+		) AND +state IN (SELECT value FROM json_each(?1)) AND ?2 IN ('', +project) ORDER BY created_at, id`
+	return tickets.all(x, blocked, string(in), project)
+}
+
 func (x *tx) PutTicket(t domain.Ticket) error { return tickets.put(x, t) }
 
 // putList makes the side table hold exactly the values of set, a JSON list, for the ticket.

@@ -49,6 +49,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Labels", testLabels},
 		{"Sums", testSums},
 		{"Parked", testParked},
+		{"Blocked", testBlocked},
 		{"Tokens", testTokens},
 		{"Answers", testAnswers},
 		{"Events", testEvents},
@@ -296,6 +297,7 @@ func testNotFound(t *testing.T, s store.Store) {
 		same(t, map[string]int{})(tx.LiveByState("x"))
 		same(t, domain.Footprint{})(tx.UsedByTicket("x"))
 		same[[]domain.Ticket](t, nil)(tx.Parked("x", []string{"coding"}, []string{"x"}, Noon))
+		same[[]domain.Ticket](t, nil)(tx.Blocked("x", []string{"coding"}))
 		return nil
 	}
 	view(t, s, check)
@@ -941,6 +943,43 @@ func testParked(t *testing.T, s store.Store) {
 		same(t, want[:mine])(tx.Parked(w.project.ID, []string{"coding"}, []string{"away"}, Noon))
 		same[[]domain.Ticket](t, nil)(tx.Parked("", []string{"review"}, []string{"away"}, Noon))
 		same[[]domain.Ticket](t, nil)(tx.Parked("", nil, nil, Noon))
+		return nil
+	})
+}
+
+// testBlocked: the tickets that wait for another, and no others.
+func testBlocked(t *testing.T, s store.Store) {
+	w, other := newWorld(t, s), newWorld(t, s)
+	n := 0
+	add := func(w *world, state string, by ...domain.Ticket) domain.Ticket {
+		n++
+		k := w.ticket(n)
+		k.State = state
+		for _, b := range by {
+			k.BlockedBy = append(k.BlockedBy, b.ID)
+		}
+		update(t, s, func(tx store.Tx) error { return tx.PutTicket(k) })
+		return k
+	}
+	open, over := add(w, "coding"), add(w, "done")
+	one := add(w, "review", open)
+	both := add(w, "coding", over, open, one)
+	add(w, "coding", over)
+	add(w, "done", open)
+	elsewhere := add(other, "coding", open)
+	states := []string{"coding", "review"}
+	view(t, s, func(tx store.Tx) error {
+		same(t, []domain.Ticket{one, both, elsewhere})(tx.Blocked("", states))
+		same(t, []domain.Ticket{one, both})(tx.Blocked(w.project.ID, states))
+		same(t, []domain.Ticket{both, elsewhere})(tx.Blocked("", []string{"coding"}))
+		same[[]domain.Ticket](t, nil)(tx.Blocked("", nil))
+		return nil
+	})
+	// The block is over with the blocker, and with being taken off.
+	open.State, both.BlockedBy = "done", []string{over.ID}
+	update(t, s, func(tx store.Tx) error { return errors.Join(tx.PutTicket(open), tx.PutTicket(both)) })
+	view(t, s, func(tx store.Tx) error {
+		same[[]domain.Ticket](t, nil)(tx.Blocked("", states))
 		return nil
 	})
 }
