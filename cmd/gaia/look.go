@@ -90,6 +90,10 @@ func (a *app) board(ctx context.Context, c *remote.Client, project string, all b
 	if err != nil {
 		return render.Value{}, err
 	}
+	by, err := openBlockers(ctx, c, tickets)
+	if err != nil {
+		return render.Value{}, err
+	}
 	away := map[string]bool{}
 	for _, k := range snap.Machines {
 		away[k.ID] = true
@@ -121,7 +125,7 @@ func (a *app) board(ctx context.Context, c *remote.Client, project string, all b
 			col.More, entries = true, entries[:finishedShown]
 		}
 		for _, e := range entries {
-			col.Cards = append(col.Cards, render.Card{Head: e.Identifier, Text: e.Title, Note: note(e, away[e.ID])})
+			col.Cards = append(col.Cards, render.Card{Head: e.Identifier, Text: e.Title, Note: note(e, away[e.ID], by[e.ID])})
 		}
 		data, columns = append(data, boardColumn{state, entries}), append(columns, col)
 	}
@@ -134,8 +138,8 @@ func (a *app) board(ctx context.Context, c *remote.Client, project string, all b
 	return v, nil
 }
 
-// note says on a card what happens to the ticket.
-func note(e boardEntry, away bool) string {
+// note says on a card what happens to the ticket; by are its open blockers.
+func note(e boardEntry, away bool, by []string) string {
 	switch {
 	case e.Run != nil:
 		s := fmt.Sprintf("run %d %s", e.Run.Number, e.Run.State)
@@ -149,7 +153,7 @@ func note(e boardEntry, away bool) string {
 	case away:
 		return domain.WaitingForMachine
 	}
-	return situation(e.Ticket, time.Now())
+	return situation(e.Ticket, by, time.Now())
 }
 
 func (a *app) whyCommand() *cobra.Command {
@@ -217,7 +221,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 	var project string
 	cmd := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Show what runs, waits and is held, and the totals",
+		Short: "Show what runs, waits, is blocked and is held, and the totals",
 		Example: `  gaia snapshot
   gaia snapshot --project SHOP -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -230,7 +234,11 @@ func (a *app) snapshotCommand() *cobra.Command {
 				if err != nil {
 					return render.Value{}, err
 				}
-				v := render.Value{Data: s, Table: func(w io.Writer) error { return snapshotText(w, s) }}
+				by, err := openBlockers(ctx, c, s.Blocked)
+				if err != nil {
+					return render.Value{}, err
+				}
+				v := render.Value{Data: s, Table: func(w io.Writer) error { return snapshotText(w, s, by) }}
 				for _, r := range s.Running {
 					v.Names = append(v.Names, r.Ticket.Identifier)
 				}
@@ -244,7 +252,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 	return cmd
 }
 
-func snapshotText(w io.Writer, s domain.Snapshot) error {
+func snapshotText(w io.Writer, s domain.Snapshot, by map[string][]string) error {
 	var b strings.Builder
 	now := time.Now()
 	fmt.Fprintf(&b, "%d of %d slots in use, runs so far: %d\n", s.Limits.Live, s.Limits.Slots, s.Totals.Runs)
@@ -264,10 +272,10 @@ func snapshotText(w io.Writer, s domain.Snapshot) error {
 	for _, part := range []struct {
 		title   string
 		tickets []domain.Ticket
-	}{{"waiting", s.Waiting}, {"held", s.Held}, {domain.WaitingForMachine, s.Machines}} {
+	}{{"waiting", s.Waiting}, {"blocked", s.Blocked}, {"held", s.Held}, {domain.WaitingForMachine, s.Machines}} {
 		section(part.title, len(part.tickets))
 		for _, k := range part.tickets {
-			fmt.Fprintf(&b, "  %s  %s  %s\n", render.Clean(k.Identifier), k.State, render.Clean(situation(k, now)))
+			fmt.Fprintf(&b, "  %s  %s  %s\n", render.Clean(k.Identifier), k.State, render.Clean(situation(k, by[k.ID], now)))
 		}
 	}
 	section("conductors", len(s.Conductors))

@@ -78,7 +78,11 @@ func (a *app) runList() *cobra.Command {
 				if err != nil {
 					return render.Value{}, err
 				}
-				return a.runsValue(ctx, c, runs)
+				none := "no runs"
+				if live {
+					none = "no run is live"
+				}
+				return a.runsValue(ctx, c, runs, none)
 			})
 		},
 	}
@@ -97,7 +101,8 @@ func runName(n names, r domain.Run) string {
 	return n.projects[r.Project].Key + "/" + strconv.Itoa(r.Number)
 }
 
-func (a *app) runsValue(ctx context.Context, c *remote.Client, runs []domain.Run) (render.Value, error) {
+// runsValue prints runs; none is what people are told where there are none.
+func (a *app) runsValue(ctx context.Context, c *remote.Client, runs []domain.Run, none string) (render.Value, error) {
 	n, err := readNames(ctx, c)
 	if err != nil {
 		return render.Value{}, err
@@ -122,7 +127,7 @@ func (a *app) runsValue(ctx context.Context, c *remote.Client, runs []domain.Run
 	}
 	v.Table = func(w io.Writer) error {
 		if len(runs) == 0 {
-			_, err := fmt.Fprintln(w, "no runs")
+			_, err := fmt.Fprintln(w, none)
 			return err
 		}
 		return render.Rows(w, a.width(0), []string{"RUN", "TICKET", "FOR", "STATE", "ACTIVITY", "AGENT", "CONDUCTOR", "ATTEMPT", "AGE", "REASON"}, rows)
@@ -454,7 +459,7 @@ claimed again at once.`,
 			if r, err = c.StopRun(ctx, r.ID, retry, note); err != nil {
 				return err
 			}
-			v, err := a.runsValue(ctx, c, []domain.Run{r})
+			v, err := a.runsValue(ctx, c, []domain.Run{r}, "")
 			if err != nil {
 				return err
 			}
@@ -505,6 +510,14 @@ says with the flags what it has used so far.`,
 				var rows [][]string
 				for _, l := range footprintLines(&used) {
 					rows = append(rows, l[:])
+				}
+				if len(rows) == 0 {
+					yet := ""
+					if r.State.Live() {
+						yet = " yet"
+					}
+					_, err := fmt.Fprintf(w, "%s has reported nothing%s\n", name, yet)
+					return err
 				}
 				return render.Rows(w, a.width(0), []string{"USED", "AMOUNT"}, rows)
 			}})

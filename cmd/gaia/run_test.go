@@ -191,6 +191,7 @@ func TestInsideARun(t *testing.T) {
 	require.NotContains(t, why, "FAIL", "a run at work is nothing to mend")
 	require.Contains(t, in.gaia("run", "show"), "run SHOP/1")
 
+	require.Equal(t, "SHOP/1 has reported nothing yet\n", in.gaia("run", "footprint"))
 	table, _, names := in.forms("run", "footprint", "--tokens-in", "12000", "--tokens-out", "900", "--turns", "4", "--cost", "0.25", "--model", "m")
 	require.Equal(t, []string{"SHOP/1"}, names)
 	golden(t, "footprint.golden", table)

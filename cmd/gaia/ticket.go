@@ -79,11 +79,62 @@ func priority(p *float64) string {
 	return strconv.FormatFloat(*p, 'g', -1, 64)
 }
 
-// situation says in a word or two what keeps a ticket, if anything does.
-func situation(k domain.Ticket, now time.Time) string {
-	switch {
+// isFinished reports whether a ticket is over.
+func isFinished(k domain.Ticket) bool { return domain.Terminal(string(k.Workflow), k.State) }
+
+// openBlockers reads which tickets keep others back: the identifiers of those that are not finished, by the id of the
+// ticket that waits.
+func openBlockers(ctx context.Context, c *remote.Client, tickets []domain.Ticket) (map[string][]string, error) {
+	known := map[string]domain.Ticket{}
+	for _, k := range tickets {
+		known[k.ID] = k
+	}
+	var ids []string
+	for _, k := range tickets {
+		if isFinished(k) {
+			continue // and waits for nothing
+		}
+		for _, id := range k.BlockedBy {
+			if _, there := known[id]; !there {
+				ids = append(ids, id)
+			}
+		}
+	}
+	others, err := ticketsByID(ctx, c, ids)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(known, others)
+	by := map[string][]string{}
+	for _, k := range tickets {
+		by[k.ID] = openOf(k, known)
+	}
+	return by, nil
+}
+
+// openOf returns the identifiers of the known tickets that keep k back. One that is not known is not for the caller to see.
+func openOf(k domain.Ticket, known map[string]domain.Ticket) []string {
+	var by []string
+	for _, id := range k.BlockedBy {
+		if b, there := known[id]; there && !isFinished(k) && !isFinished(b) {
+			by = append(by, b.Identifier)
+		}
+	}
+	return by
+}
+
+// blockersShown is how many blockers of a ticket are named where there is little room.
+const blockersShown = 3
+
+// situation says in a few words what keeps a ticket, if anything does; by are its open blockers.
+func situation(k domain.Ticket, by []string, now time.Time) string {
+	switch more := len(by) - blockersShown; {
 	case k.Hold != nil:
 		return "held: " + string(k.Hold.Reason)
+	case more > 0:
+		return fmt.Sprintf("blocked by %s and %d more", strings.Join(by[:blockersShown], ", "), more)
+	case len(by) > 0:
+		return "blocked by " + strings.Join(by, ", ")
 	case k.RetryAt.After(now):
 		return "retry in " + render.Age(k.RetryAt.Time, now)
 	case k.NotBefore.After(now):
@@ -92,14 +143,15 @@ func situation(k domain.Ticket, now time.Time) string {
 	return ""
 }
 
-func (a *app) ticketsValue(tickets []domain.Ticket) render.Value {
+// ticketsValue prints tickets, of which by has the open blockers; none is what people are told where there are none.
+func (a *app) ticketsValue(tickets []domain.Ticket, by map[string][]string, none string) render.Value {
 	v := render.Value{Data: tickets}
 	for _, k := range tickets {
 		v.Names = append(v.Names, k.Identifier)
 	}
 	v.Table = func(w io.Writer) error {
 		if len(tickets) == 0 {
-			_, err := fmt.Fprintln(w, "no tickets")
+			_, err := fmt.Fprintln(w, none)
 			return err
 		}
 		now := time.Now()
@@ -107,7 +159,7 @@ func (a *app) ticketsValue(tickets []domain.Ticket) render.Value {
 		for i, k := range tickets {
 			rows[i] = []string{
 				k.Identifier, cmpOr(string(k.Workflow), "-"), k.State, priority(k.Priority), cmpOr(string(k.Assignee), "-"),
-				render.Age(now, k.CreatedAt.Time), cmpOr(situation(k, now), "-"), k.Title,
+				render.Age(now, k.CreatedAt.Time), cmpOr(situation(k, by[k.ID], now), "-"), k.Title,
 			}
 		}
 		return render.Rows(w, a.width(0), []string{"TICKET", "WORKFLOW", "STATE", "PRIORITY", "ASSIGNEE", "AGE", "SITUATION", "TITLE"}, rows)
@@ -116,8 +168,9 @@ func (a *app) ticketsValue(tickets []domain.Ticket) render.Value {
 }
 
 // one prints a ticket that was made or changed.
-func (a *app) one(k domain.Ticket) error {
-	v := a.ticketsValue([]domain.Ticket{k})
+func (a *app) one(ctx context.Context, c *remote.Client, k domain.Ticket) error {
+	by, _ := openBlockers(ctx, c, []domain.Ticket{k}) // the change is made: not to know them is no failure of it
+	v := a.ticketsValue([]domain.Ticket{k}, by, "")
 	v.Data = k
 	return a.print(v)
 }
@@ -163,11 +216,14 @@ func (a *app) ticketList() *cobra.Command {
 					return render.Value{}, err
 				}
 				if !all && len(states) == 0 {
-					tickets = slices.DeleteFunc(tickets, func(k domain.Ticket) bool {
-						return domain.Terminal(string(k.Workflow), k.State)
-					})
+					tickets = slices.DeleteFunc(tickets, isFinished)
 				}
-				return a.ticketsValue(tickets), nil
+				by, err := openBlockers(ctx, c, tickets)
+				if err != nil {
+					return render.Value{}, err
+				}
+				filtered := project != "" || len(states)+len(workflows)+len(labels)+len(assignees) > 0
+				return a.ticketsValue(tickets, by, noTickets(filtered, !all && len(states) == 0)), nil
 			})
 		},
 	}
@@ -183,6 +239,19 @@ func (a *app) ticketList() *cobra.Command {
 	})
 	a.watchFlag(cmd)
 	return cmd
+}
+
+// noTickets says that a list is empty, and where there may be more.
+func noTickets(filtered, openOnly bool) string {
+	switch {
+	case filtered && openOnly:
+		return "no open ticket matches (--all shows finished ones)"
+	case filtered:
+		return "no ticket matches"
+	case openOnly:
+		return "no open tickets (--all shows finished ones)"
+	}
+	return "no tickets"
 }
 
 // openStates are those in which a ticket of some workflow is not finished.
@@ -299,15 +368,14 @@ func (a *app) ticketView(ctx context.Context, c *remote.Client, ref string) (ren
 	for i, id := range k.BlockedBy {
 		blockers[i] = others[id].Identifier + " (" + others[id].State + ")"
 	}
-	parent := others[string(k.Parent)].Identifier
+	parent, keeps := others[string(k.Parent)].Identifier, situation(k, openOf(k, others), time.Now())
 	return render.Value{Data: view, Names: []string{k.Identifier}, Table: func(w io.Writer) error {
-		return ticketText(w, view, n, parent, blockers)
+		return ticketText(w, view, n, parent, keeps, blockers)
 	}}, nil
 }
 
-func ticketText(w io.Writer, v ticketView, n names, parent string, blockers []string) error {
+func ticketText(w io.Writer, v ticketView, n names, parent, situation string, blockers []string) error {
 	var b strings.Builder
-	now := time.Now()
 	fmt.Fprintf(&b, "%s  %s\n\n", render.Clean(v.Identifier), render.Clean(v.Title))
 	line := func(name, value string) {
 		if value != "" {
@@ -318,7 +386,7 @@ func ticketText(w io.Writer, v ticketView, n names, parent string, blockers []st
 	line("workflow", cmpOr(string(v.Workflow), "none yet"))
 	line("state", v.State)
 	line("goes to", strings.Join(domain.Open(string(v.Workflow), v.State), ", "))
-	line("situation", situation(v.Ticket, now))
+	line("situation", situation)
 	if v.Hold != nil {
 		line("hold", v.Hold.Note)
 		line("to go on", render.Command("gaia", "ticket", "resume", v.Identifier))
@@ -381,5 +449,5 @@ func (a *app) patchTicket(ctx context.Context, c *remote.Client, ref string, p d
 	if err != nil {
 		return err
 	}
-	return a.one(k)
+	return a.one(ctx, c, k)
 }

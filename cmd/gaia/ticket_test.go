@@ -102,6 +102,7 @@ func TestTicketForms(t *testing.T) {
 		{"ticket-list", []string{"ticket", "list"}, []string{"SHOP-1", "SHOP-2", "SHOP-3"}},
 		{"ticket-list-all", []string{"ticket", "list", "--all", "--project", "SHOP"}, []string{"SHOP-1", "SHOP-2", "SHOP-3", "SHOP-4"}},
 		{"ticket-list-empty", []string{"ticket", "list", "--label", "none"}, nil},
+		{"ticket-list-empty-all", []string{"ticket", "list", "--label", "none", "--all"}, nil},
 		{"ticket-show", []string{"ticket", "show", "SHOP-1"}, []string{"SHOP-1"}},
 		{"ticket-show-held", []string{"ticket", "show", "SHOP-3"}, []string{"SHOP-3"}},
 		{"ticket-show-blocked", []string{"ticket", "show", "SHOP-2"}, []string{"SHOP-2"}},
@@ -259,4 +260,46 @@ func TestBoardShowsTheLatestFinished(t *testing.T) {
 	w.json(&columns, "board", "--all")
 	require.Len(t, columns[0].Tickets, finishedShown+2)
 	require.NotContains(t, w.gaia("board", "--all"), "+")
+}
+
+// TestBlocked: a ticket that waits for others says for which, wherever it is shown, and no longer than it does.
+func TestBlocked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.shop()
+	for range 5 {
+		w.gaia("ticket", "create", "First", "--workflow", "gaia_task")
+	}
+	require.Contains(t, w.gaia("ticket", "create", "Last", "--workflow", "gaia_task", "--label", "ui", "--blocked-by", "SHOP-1,SHOP-2"), "  blocked by SHOP-1, SHOP-2  ")
+	shown := func(want string) {
+		t.Helper()
+		require.Contains(t, w.gaia("ticket", "list"), "  "+want+"  ")
+		require.Contains(t, w.gaia("ticket", "list", "--label", "ui"), "  "+want+"  ", "its blockers are not in the list")
+		require.Contains(t, w.gaia("ticket", "show", "SHOP-6"), want+"\n")
+		require.Contains(t, w.gaia("board"), "  Last\n  "+want+"\n")
+		require.Contains(t, w.gaia("snapshot"), "\nblocked (1)\n  SHOP-6  todo  "+want+"\n")
+	}
+	shown("blocked by SHOP-1, SHOP-2")
+	w.gaia("ticket", "move", "SHOP-1", "cancelled")
+	shown("blocked by SHOP-2")
+	require.Contains(t, w.gaia("ticket", "block", "SHOP-6", "--by", "SHOP-3,SHOP-4,SHOP-5"), "  blocked by SHOP-2, SHOP-3, SHOP-4 and 1 more  ")
+	require.Contains(t, w.gaia("ticket", "hold", "SHOP-6"), "  held: person  ")
+	require.NotContains(t, w.gaia("snapshot"), "blocked")
+	w.gaia("ticket", "move", "SHOP-6", "cancelled")
+	require.NotContains(t, w.gaia("ticket", "list", "--all"), "blocked")
+}
+
+// TestNothingToList: an empty list says whether there may be more.
+func TestNothingToList(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.shop()
+	require.Equal(t, "no tickets\n", w.gaia("ticket", "list", "--all"))
+	w.gaia("ticket", "create", "Over")
+	w.gaia("ticket", "move", "SHOP-1", "cancelled")
+	require.Equal(t, "no open tickets (--all shows finished ones)\n", w.gaia("ticket", "list"))
+	require.Equal(t, "no open ticket matches (--all shows finished ones)\n", w.gaia("ticket", "list", "--project", "SHOP"))
+	require.Equal(t, "no ticket matches\n", w.gaia("ticket", "list", "--state", "done"))
+	require.Equal(t, "no run is live\n", w.gaia("run", "list", "--live"))
+	require.Equal(t, "no runs\n", w.gaia("run", "list"))
 }

@@ -100,7 +100,7 @@ Inside a run the ticket becomes a sub-ticket of the run's own.`,
 			if err != nil {
 				return err
 			}
-			return a.one(k)
+			return a.one(ctx, c, k)
 		},
 	}
 	f := cmd.Flags()

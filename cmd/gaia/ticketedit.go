@@ -96,7 +96,7 @@ func (a *app) ticketEdit() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.one(k)
+			return a.one(ctx, c, k)
 		},
 	}
 	f := cmd.Flags()

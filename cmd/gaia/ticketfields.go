@@ -106,7 +106,7 @@ claim the ticket. --clear forgets it, so that any conductor may start afresh; th
 				if err != nil {
 					return err
 				}
-				return a.one(k)
+				return a.one(ctx, c, k)
 			}
 			k, err := c.Ticket(ctx, ref)
 			if err != nil {

@@ -148,7 +148,7 @@ func (a *app) ticketHold() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.one(k)
+			return a.one(cmd.Context(), c, k)
 		},
 	}
 	cmd.Flags().StringVar(&note, "note", "", "why")
@@ -175,7 +175,7 @@ func (a *app) ticketResume() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.one(k)
+			return a.one(cmd.Context(), c, k)
 		},
 	}
 }
@@ -202,7 +202,7 @@ a live run ends. For all else there is gaia ticket move.`,
 			if err != nil {
 				return err
 			}
-			return a.one(k)
+			return a.one(cmd.Context(), c, k)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why; kept with the ticket")

@@ -48,7 +48,7 @@ func TestWatch(t *testing.T) {
 	var out, errs buffer
 	done := make(chan int, 1)
 	go func() { done <- w.app(strings.NewReader(""), &out, &errs).run(ctx, []string{"ticket", "list", "-w"}) }()
-	out.has(t, "no tickets\n")
+	out.has(t, "no open tickets (--all shows finished ones)\n")
 	w.ticket("create", "First")
 	out.has(t, "First\n")
 	w.hub.Wrap(func(http.Handler) http.Handler {
@@ -141,7 +141,7 @@ func TestProgress(t *testing.T) {
 	shown := m.until("waiting for the hub … 1s")
 	close(release)
 	require.Zero(t, <-done)
-	require.Equal(t, "no tickets\n", out.String())
+	require.Equal(t, "no open tickets (--all shows finished ones)\n", out.String())
 	shown += m.until("\r" + strings.Repeat(" ", len([]rune("waiting for the hub … 1s"))) + "\r")
 	require.NotContains(t, shown, "\x1b")
 	require.NotContains(t, w.call("", "ticket", "list").err, "waiting", "nobody looks")
