@@ -2,12 +2,15 @@ package man
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"gaia/domain"
 )
 
 // guides are the texts in Markdown that are read outside of man.
@@ -109,6 +112,44 @@ func TestLinksOfGuidesLeadSomewhere(t *testing.T) {
 		}
 		for _, m := range manual.FindAllStringSubmatch(text, -1) {
 			require.True(t, known[m[1]], "%s: there is no manual page %s", name, m[1])
+		}
+	}
+}
+
+var agentScript = regexp.MustCompile(`(?s)cat >~/bin/try-gaia <<'EOT'\n(.*?)\nEOT\n`)
+
+// The agent of the guide for developers takes a ticket of every workflow that has code to its end, and leaves a workflow that it has.
+func TestTheGuidesAgent(t *testing.T) {
+	t.Parallel()
+	m := agentScript.FindStringSubmatch(guides(t)["../docs/developer.md"])
+	require.NotNil(t, m)
+	bin, tree := t.TempDir(), t.TempDir()
+	for name, text := range map[string]string{"gaia": "#!/bin/sh\necho \"$*\"\n", "git": "#!/bin/sh\n", "sleep": "#!/bin/sh\n", "try-gaia": m[1]} {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(text), 0o700))
+	}
+	for _, workflow := range []string{"", "gaia_feature", "gaia_bug", "gaia_chore"} {
+		state, moved := "qualification", workflow
+		for range 3 {
+			cmd := exec.Command(filepath.Join(bin, "try-gaia"))
+			cmd.Dir = tree
+			cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "GAIA_TICKET=SHOP-1", "GAIA_STATE=" + state, "GAIA_WORKFLOW=" + moved}
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			words := strings.Fields(lines[len(lines)-1])
+			require.Equal(t, []string{"ticket", "move"}, words[:2])
+			if len(words) == 5 {
+				require.Equal(t, "--workflow", words[2])
+				moved = words[3]
+			}
+			to := words[len(words)-1]
+			require.NotEmpty(t, moved)
+			require.Contains(t, domain.Open(moved, state), to)
+			state = to
+		}
+		require.Equal(t, "done", state)
+		if workflow != "" {
+			require.Equal(t, workflow, moved)
 		}
 	}
 }
