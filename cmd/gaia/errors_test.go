@@ -178,7 +178,7 @@ func TestHubBackup(t *testing.T) {
 
 	before, err := os.ReadFile(copied)
 	require.NoError(t, err)
-	require.Contains(t, w.fails(exitRefused, "hub", "backup", copied), copied+" is there already")
+	require.Contains(t, w.fails(exitRefused, "hub", "backup", copied), copied+": file already exists and is left as it is")
 	after, err := os.ReadFile(copied)
 	require.NoError(t, err)
 	require.Equal(t, before, after)

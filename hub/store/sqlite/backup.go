@@ -66,7 +66,7 @@ func publish(from, to string) error {
 }
 
 func thereAlready(to string) error {
-	return fmt.Errorf("%w: %s is there already and is left as it is: give another name, or remove it first", fs.ErrExist, to)
+	return fmt.Errorf("%s: %w and is left as it is: give another name, or remove it first", to, fs.ErrExist)
 }
 
 // backup copies the database to a new file that is durable and readable by its owner only.

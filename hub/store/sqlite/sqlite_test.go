@@ -241,7 +241,7 @@ func TestBackup(t *testing.T) {
 	require.NoError(t, err)
 	err = Backup(ctx, db.path, path, nothingWrong)
 	require.ErrorIs(t, err, fs.ErrExist)
-	require.ErrorContains(t, err, path+" is there already")
+	require.ErrorContains(t, err, path+": file already exists and is left as it is")
 	after, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, before, after, "an existing file is never overwritten")
