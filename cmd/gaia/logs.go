@@ -73,8 +73,19 @@ func (f *logFlags) query() (journal.Query, error) {
 	return q, nil
 }
 
-// printJournal prints what the query finds.
-func (a *app) printJournal(ctx context.Context, home registry.Home, q journal.Query) error {
+// narrowed names the flags that leave out a part of what the journal has.
+func (f *logFlags) narrowed() string {
+	var words []string
+	for _, w := range [][2]string{{"--since", f.since}, {"--until", f.until}, {"--priority", f.priority}, {"--lines", f.lines}} {
+		if w[1] != "" && w[1] != "all" {
+			words = append(words, w[0], w[1])
+		}
+	}
+	return render.Command(words...)
+}
+
+// printJournal prints what the query finds, which is what the flags say.
+func (a *app) printJournal(ctx context.Context, home registry.Home, q journal.Query, f *logFlags) error {
 	a.waiting.stop()
 	p := journalPrinter{a: a, runs: &runNumbers{home: home}}
 	err := journal.Reader{Program: a.journalctl, UID: os.Getuid()}.Read(ctx, q, p.print)
@@ -83,7 +94,10 @@ func (a *app) printJournal(ctx context.Context, home registry.Home, q journal.Qu
 		return usageError{err}
 	case err != nil:
 		return err
-	case !p.any && !q.Follow && a.format == render.Table:
+	case p.any || q.Follow || a.format != render.Table:
+	case f.narrowed() != "":
+		a.say("Nothing of it matches %s. Without that the journal may have more", f.narrowed())
+	default:
 		a.say("The journal has nothing of it. On another machine its own journal has what happened there")
 	}
 	return nil
@@ -380,7 +394,7 @@ What the agent itself has printed is not in the journal: gaia run output`,
 			return err
 		}
 		q.Any = s.matches()
-		return a.printJournal(cmd.Context(), home, q)
+		return a.printJournal(cmd.Context(), home, q, f)
 	}
 	return cmd
 }
@@ -422,7 +436,7 @@ object a line. The whole story of a ticket, hub and agent's host included, is to
 		for _, field := range []string{journal.FieldUnit, journal.FieldUnitOf} {
 			q.Any = append(q.Any, append([]journal.Match{{Field: field, Value: unit}}, about...))
 		}
-		return a.printJournal(cmd.Context(), home, q)
+		return a.printJournal(cmd.Context(), home, q, f)
 	}
 	return cmd
 }

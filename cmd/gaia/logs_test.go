@@ -132,6 +132,10 @@ func TestRunLogs(t *testing.T) {
 	require.Contains(t, w.fails(exitRefused, "run", "logs", "1"), "apt-get install systemd")
 	called = w.journal()
 	require.Contains(t, w.call("", "run", "logs", "1").err, "has nothing of it")
+	require.Equal(t, "Nothing of it matches --since '2 hours ago' --priority warning. Without that the journal may have more\n",
+		w.call("", "run", "logs", "1", "--since", "2 hours ago", "--priority", "warning").err)
+	require.Contains(t, w.call("", "run", "logs", "1", "-n", "3").err, "matches --lines 3.")
+	require.Contains(t, w.call("", "run", "logs", "1", "-n", "all").err, "has nothing of it")
 
 	// A run that was over before its start was told: its folder knows the unit.
 	w.ticket("create", "Quick")
