@@ -185,6 +185,8 @@ type Tree struct {
 	Head        string   `json:"head"`         // commit
 	AfterCreate bool     `json:"after_create"` // the hook after_create is still to be run
 	Findings    []string `json:"findings"`     // what an earlier run left: told to the agent
+	// Behind says, of a tree that starts from an older commit than new ones do, why and what helps: its hooks are of that commit.
+	Behind string `json:"behind,omitempty"`
 }
 
 // TreeStatus is what a worktree holds.

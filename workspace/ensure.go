@@ -113,17 +113,17 @@ func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, er
 	if err != nil {
 		return domain.Tree{}, err
 	}
-	head := t.start
+	head, behind := t.start, ""
 	if made {
 		err = j.fill(ctx, t)
-	} else if err = j.adopt(ctx, t); err == nil {
+	} else if behind, err = j.adopt(ctx, t); err == nil {
 		head, err = Head(ctx, j.path)
 	}
 	if err != nil {
 		return domain.Tree{}, err
 	}
 	return domain.Tree{Path: j.path, Branch: t.marker.Branch, Base: t.marker.Base, Head: head,
-		AfterCreate: !t.marker.AfterCreate, Findings: j.findings}, nil
+		AfterCreate: !t.marker.AfterCreate, Findings: j.findings, Behind: behind}, nil
 }
 
 // place decides, under the repository's lock, whether there is a complete tree to take (made is false) or registers
@@ -586,32 +586,35 @@ func (j *job) fill(ctx context.Context, t *tree) error {
 	return unlock(t.admin)
 }
 
-// adopt takes a complete tree as an earlier run left it: nothing in it is changed, what is not committed is saved, and
-// the agent is told.
-func (j *job) adopt(ctx context.Context, t *tree) error {
+// adopt takes a complete tree as an earlier run left it: nothing that anybody did in it is changed, what is not committed is
+// saved, and the agent is told. Where nobody did anything yet, it is brought forward; behind is why it was not.
+func (j *job) adopt(ctx context.Context, t *tree) (behind string, err error) {
 	c := call{dir: j.path}
 	who, unknown := j.lives(t.marker.CreatedAt.Time, j.path, t.dir)
 	if err := j.indexLock(t.dir, who, unknown); err != nil {
-		return err
+		return "", err
 	}
 	if who != "" {
 		j.find("%s%s still works in this worktree.", strings.ToUpper(who[:1]), who[1:])
 	}
 	if err := j.lostIndex(ctx, t.dir); err != nil {
-		return err
+		return "", err
 	}
 	operation, err := unfinished(t.dir)
 	if err != nil {
-		return err
+		return "", err
+	}
+	if err := t.marker.settle(ctx, j.path); err != nil {
+		return "", err
 	}
 	dirty, err := Dirty(ctx, j.path)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if dirty {
 		ref, notes, err := j.save(ctx, place{path: j.path, gitDir: t.dir, key: j.key, run: j.request.Run, hold: j.lock})
 		if err != nil {
-			return err
+			return "", err
 		}
 		text := "The worktree holds changes that are not committed."
 		if operation != "" {
@@ -625,8 +628,9 @@ func (j *job) adopt(ctx context.Context, t *tree) error {
 	}
 	on, err := c.line(ctx, "symbolic-ref", "--quiet", "HEAD")
 	if err != nil && exitCode(err) != 1 {
-		return fmt.Errorf("look which branch is checked out: %w", err)
+		return "", fmt.Errorf("look which branch is checked out: %w", err)
 	}
+	s := standing{who: who, unknown: unknown, dirty: dirty, off: on != "refs/heads/"+t.marker.Branch}
 	switch want := "refs/heads/" + t.marker.Branch; {
 	case on == want || on == "" && operation != "":
 	case on == "":
@@ -636,12 +640,17 @@ func (j *job) adopt(ctx context.Context, t *tree) error {
 	}
 	there := "refs/remotes/" + remote + "/" + t.marker.Branch
 	if sha, err := c.commit(ctx, there); err == nil && sha != "" {
+		s.there = true
 		if n, err := c.line(ctx, "rev-list", "--count", there, "^HEAD"); err == nil && n != "0" {
+			s.lacks = true
 			j.find("%s/%s has commits that this worktree lacks: %s.", remote, t.marker.Branch, n)
 		}
 	}
+	if behind, err = j.forward(ctx, t, s); err != nil {
+		return "", err
+	}
 	t.marker.Run = j.request.Run
-	return t.marker.write(t.dir)
+	return behind, t.marker.write(t.dir)
 }
 
 // indexLock tells the lock file of a dead git, which would make every git command in the tree fail, from that of a

@@ -21,10 +21,11 @@ const markerName = "gaia.json"
 type Marker struct {
 	Ticket      string      `json:"ticket"` // ticket id
 	Identifier  string      `json:"identifier"`
-	Run         string      `json:"run"`          // the run that the tree was last given to
-	Branch      string      `json:"branch"`       // the ticket's branch
-	Base        string      `json:"base"`         // the commit that the branch started from
-	AfterCreate bool        `json:"after_create"` // the hook after_create has finished
+	Run         string      `json:"run"`            // the run that the tree was last given to
+	Branch      string      `json:"branch"`         // the ticket's branch
+	Base        string      `json:"base"`           // the commit that the branch started from
+	Next        string      `json:"next,omitempty"` // the commit that the tree is being brought to, which becomes its base
+	AfterCreate bool        `json:"after_create"`   // the hook after_create has finished
 	CreatedAt   domain.Time `json:"created_at"`
 }
 

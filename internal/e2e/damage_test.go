@@ -361,6 +361,28 @@ func TestAHookThatFailsFailsTheRun(t *testing.T) {
 	}
 }
 
+// A hook that was wrong, and corrected in the checkout, is the corrected one in the worktree that is there already.
+func TestACorrectedHookFreesTheTicket(t *testing.T) {
+	t.Parallel()
+	w := prepare(t, "", setting{})
+	w.setAgent("echo x >x; git add x; git commit -qm x; exec gaia ticket move done\n")
+	w.configure("", w.hooked(map[string]string{"after_create": "no-such-installer ci"}))
+	w.gaia("conductor", "trust", "--yes")
+	w.gaia("conductor", "enable", "--now", w.instance)
+	k := w.chore("Cannot begin")
+	v := w.waitFor(k, "is held", func(v view) bool { return v.Hold != nil && v.settled() })
+	require.Equal(t, domain.ReasonHook, v.Hold.Reason)
+	for _, r := range v.Runs {
+		require.Regexp(t, `^the hook after_create failed: exit status 127; its last words: \S.*no-such-installer: .*not found \(all of them: `, r.EndNote)
+		require.Regexp(t, `The hook after_create failed\. It printed:\n.*no-such-installer: .*not found\n$`, w.gaia("run", "output", r.ID))
+	}
+	w.configure("", w.hooked(nil))
+	w.gaia("conductor", "trust", "--yes")
+	w.gaia("ticket", "resume", k)
+	w.waitState(k, "done")
+	require.Contains(t, w.lines("hooks"), "after_create "+k)
+}
+
 func TestAHookThatFailsAfterTheAgentFailsNothing(t *testing.T) {
 	t.Parallel()
 	w := prepare(t, "", setting{})

@@ -230,6 +230,9 @@ func (h *host) failure(ctx context.Context, cause string, err error) session.Rec
 	}
 	if errors.As(err, &hook) {
 		rec.Hook, rec.Exit, rec.Note = hook.name, hook.exit, hook.err.Error() // that a hook failed, and which, follows from the cause
+		if h.tree.Behind != "" {
+			rec.Note += "; " + h.tree.Behind
+		}
 	}
 	h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Str("cause", cause).Msg("the run cannot go on")
 	return rec

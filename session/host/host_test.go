@@ -565,7 +565,9 @@ func TestFatalHooks(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			l := r.prepare(t, plan{script: `touch "$GAIA_END.agent"`, hooks: c.hooks,
-				edit: func(_ *session.Spec, tree *session.TreeFile, _ map[string]string) { tree.AfterCreate = true }})
+				edit: func(_ *session.Spec, tree *session.TreeFile, _ map[string]string) {
+					tree.AfterCreate, tree.Behind = true, "the hook is an old one"
+				}})
 			require.Error(t, r.exec.Start(t.Context(), l))
 			rec := r.record(t, l)
 			require.Equal(t, session.CauseHook, rec.Cause)
@@ -574,6 +576,7 @@ func TestFatalHooks(t *testing.T) {
 			reason, note := session.Reason(rec)
 			require.Equal(t, domain.ReasonHook, reason)
 			require.True(t, strings.HasPrefix(note, "the hook "+c.hook+" failed: "+c.note), note)
+			require.True(t, strings.HasSuffix(note, "; the hook is an old one"), note)
 			require.NoFileExists(t, filepath.Join(l.Folder, "end.agent"))
 			if c.exit == nil {
 				pid, err := strconv.Atoi(strings.TrimSpace(read(t, l, "end.pid")))
