@@ -114,6 +114,11 @@ func TestATreeThatStaysSaysWhyAndWhatHelps(t *testing.T) {
 				f.git(tree.Path, "switch", "-q", tree.Branch)
 				return []string{"git -C " + tree.Path + " switch " + tree.Branch}
 			}},
+		{"with submodules", "it has submodules", func(f *fixture, _ domain.Tree) { f.write(f.checkout, ".gitmodules", "") },
+			func(f *fixture, tree domain.Tree, _ string) []string {
+				f.git(f.checkout, "worktree", "remove", "--force", tree.Path)
+				return []string{"git -C " + f.checkout + " worktree remove --force " + tree.Path}
+			}},
 		{"an ignored file in the way", "git does not bring it forward", func(f *fixture, tree domain.Tree) {
 			f.write(tree.Path, "ignored/conf", "mine\n")
 			f.write(f.checkout, "ignored/conf", "theirs\n")
