@@ -73,7 +73,7 @@ var mayImport = map[string][]string{
 	"internal/scriptagent": {},
 	"internal/model":       {},
 	"internal/codingagent": {"internal/model"},
-	"internal/demo":        {"domain", "remote", "units", "registry", "internal/usermanager", "internal/scriptagent", "internal/model", "internal/codingagent"},
+	"internal/demo":        {"domain", "remote", "units", "registry", "internal/usermanager", "internal/scriptagent", "internal/model", "internal/codingagent", "internal/render"},
 	"internal/pictures":    {"internal/usermanager", "internal/model", "internal/codingagent"},
 	"internal/bench":       {"domain", "hub/store", "remote", "units", "internal/usermanager"},
 	"internal/hubtest":     {"domain", "hub", "hub/api", "hub/auth", "hub/store", "hub/events", "internal/clock", "remote"},
