@@ -236,7 +236,7 @@ func (a *app) reap(ctx context.Context, args []string, dry bool) error {
 			_, err := fmt.Fprintln(w, "no worktrees")
 			return err
 		}
-		return render.Rows(w, a.width(0), []string{"TICKET", "", "SIZE", "TREE", "WHY"}, rows)
+		return render.RowsNoted(w, a.width(0), []string{"TICKET", "", "SIZE", "TREE", "WHY"}, rows)
 	}
 	return a.print(v)
 }
