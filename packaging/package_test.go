@@ -200,6 +200,7 @@ func TestDeb(t *testing.T) {
 	for _, line := range []string{
 		"Package: gaia", "Version: " + packaged, "Architecture: " + runtime.GOARCH,
 		"Depends: git (>= 1:2.34), tmux (>= 3.3), systemd (>= 252), dbus-user-session, procps",
+		"Suggests: bash-completion",
 	} {
 		require.Contains(t, string(control["control"].data), line+"\n")
 	}
@@ -241,6 +242,7 @@ func TestRpm(t *testing.T) {
 	for _, line := range []string{"git-core >= 2.34", "tmux >= 3.3", "systemd >= 252"} {
 		require.Contains(t, requires, line+"\n")
 	}
+	require.Equal(t, "bash-completion\n", output(t, "rpm", "-qp", "--suggests", p.rpm))
 }
 
 // In another time zone, language and folder, by the same commit.
