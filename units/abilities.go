@@ -1,8 +1,11 @@
 package units
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +21,8 @@ type Abilities struct {
 	Unified bool // the machine has the one hierarchy of control groups that limits need
 	// Missing are those of the controllers cpu, memory and pids that the user manager was not given.
 	Missing []string
+	// Withheld are those of Missing that the whole machine does not have, so that nothing done on it gives them to anybody.
+	Withheld []string
 	// Peak: the kernel keeps the memory peak of a group that has the memory controller.
 	Peak bool
 }
@@ -39,23 +44,32 @@ func (m *Manager) Abilities(ctx context.Context) (Abilities, error) {
 
 func abilities(version int, root, group string) (Abilities, error) {
 	a := Abilities{Systemd: version}
-	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
+	offered, err := controllers(root)
+	if errors.Is(err, fs.ErrNotExist) {
 		return a, nil
 	}
 	a.Unified = true
-	data, err := os.ReadFile(filepath.Join(root, group, "cgroup.controllers"))
-	if err != nil {
+	have, err2 := controllers(filepath.Join(root, group))
+	if err := cmp.Or(err, err2); err != nil {
 		return a, fmt.Errorf("read which limits the user manager can set: %w", err)
 	}
-	have := strings.Fields(string(data))
 	for _, c := range []string{"cpu", "memory", "pids"} {
-		if !slices.Contains(have, c) {
-			a.Missing = append(a.Missing, c)
+		if slices.Contains(have, c) {
+			continue
+		}
+		a.Missing = append(a.Missing, c)
+		if !slices.Contains(offered, c) {
+			a.Withheld = append(a.Withheld, c)
 		}
 	}
 	_, err = os.Stat(filepath.Join(root, group, "memory.peak"))
 	a.Peak = err == nil
 	return a, nil
+}
+
+func controllers(group string) ([]string, error) {
+	data, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
+	return strings.Fields(string(data)), err
 }
 
 // limits are what a controller is needed for, in the words of conductor.toml.
@@ -80,15 +94,21 @@ func (a Abilities) Lacks() string {
 	if !slices.Contains(a.Missing, "memory") {
 		peak = ""
 	}
-	return fmt.Sprintf("the limits %s of runs have no effect%s: the user manager was not given the controllers %s",
-		strings.Join(names, ", "), peak, strings.Join(a.Missing, ", "))
+	why := "the user manager was not given the controllers " + strings.Join(a.Missing, ", ")
+	if len(a.Withheld) == len(a.Missing) {
+		why = fmt.Sprintf("this machine itself was not given the controllers %s, by the container or host that it is in, or by its kernel", strings.Join(a.Withheld, ", "))
+	}
+	return fmt.Sprintf("the limits %s of runs have no effect%s: %s", strings.Join(names, ", "), peak, why)
 }
 
-// Mend returns what an administrator does about what Lacks says, "" where that is a newer kernel.
+// Mend returns what an administrator does about what Lacks says, "" where that is a newer kernel. What can be done
+// here comes first: the rest is left over afterwards.
 func (a Abilities) Mend() string {
 	switch {
 	case !a.Unified:
 		return "boot with the kernel's option systemd.unified_cgroup_hierarchy=1"
+	case len(a.Missing) > 0 && len(a.Withheld) == len(a.Missing):
+		return "no command here helps: have the host give this container the controllers, or start the kernel with them; runs work without"
 	case len(a.Missing) > 0:
 		return "sudo systemctl edit user@.service, with the lines [Service] and Delegate=cpu cpuset io memory pids; then restart the machine"
 	}
