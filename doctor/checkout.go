@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -66,6 +67,7 @@ func (d *doctor) checkout(ctx context.Context, e registry.Entry, differs Differe
 	}
 	d.agents(check, e, co)
 	d.hooks(check, e, co)
+	d.gitIdentity(ctx, check, e)
 	g, err := workspace.New(workspace.Config{
 		Checkout: e.Checkout, Root: co.TreesRoot(d.Home, e.Instance), BranchPrefix: co.Workspace.BranchPrefix, Locks: d.Home.LocksDir(),
 	})
@@ -118,7 +120,7 @@ func (d *doctor) agents(check string, e registry.Entry, co registry.Checkout) {
 	if e.Path == "" {
 		d.add(check, Warn, "gaia conductor enable "+e.Instance, "no PATH was taken over for its agents, so they get the user manager's")
 	}
-	env := session.Environment(session.EnvInput{Manager: d.env, Path: e.Path, Bin: d.Paths.Bin, Pass: d.identity.Env.Pass})
+	env := d.runEnv(e)
 	used := map[string]string{} // the agents that tickets get, and who says so
 	name := cmp.Or(co.Agent.Default, d.identity.DefaultAgent)
 	if name != "" {
@@ -148,6 +150,47 @@ func (d *doctor) agents(check string, e registry.Entry, co registry.Checkout) {
 		}
 	}
 	d.tools(check, e, env["PATH"])
+}
+
+// runEnv is the environment of a run, but for what its agent and the run itself add.
+func (d *doctor) runEnv(e registry.Entry) map[string]string {
+	return session.Environment(session.EnvInput{Manager: d.env, Path: e.Path, Bin: d.Paths.Bin, Pass: d.identity.Env.Pass})
+}
+
+// gitIdentity looks whether the agents could commit: git refuses where it knows no name or no address to write down.
+func (d *doctor) gitIdentity(ctx context.Context, check string, e registry.Entry) {
+	if d.identity == nil || d.env == nil {
+		return // without the user manager's HOME, git's settings of the user are not known
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.identity.Agents)) {
+		env := d.runEnv(e)
+		maps.Copy(env, d.identity.Agents[name].Env)
+		if why := noIdentity(ctx, e.Checkout, env); why != "" {
+			d.add(check, Fail, `git config --global user.name "YOUR NAME"; git config --global user.email YOU@EXAMPLE.ORG`,
+				"git has no name and address for the commits of the agent %s, so it cannot commit: %s", name, why)
+			return // what mends it for one mends it for all
+		}
+	}
+}
+
+// noIdentity returns why git refuses to commit in a checkout for want of an identity; "" where it does not, or where
+// something else is wrong, which other checks tell. Git is asked, and not its settings: it may guess one by itself.
+func noIdentity(ctx context.Context, checkout string, env map[string]string) string {
+	for _, who := range []string{"GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"} {
+		cmd := exec.CommandContext(ctx, cmp.Or(lookup("git", env["PATH"]), "git"), "-C", checkout, "var", who)
+		for k, v := range env {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+		cmd.Env = append(cmd.Env, "LC_ALL=C") // its words are looked at
+		var said strings.Builder
+		cmd.Stderr = &said
+		if cmd.Run() == nil || !strings.Contains(said.String(), "identity unknown") {
+			continue
+		}
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		return strings.TrimPrefix(lines[len(lines)-1], "fatal: ")
+	}
+	return ""
 }
 
 // tools are programs of which a machine often has several versions, and of which an agent's work depends on the right one.

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,15 +85,61 @@ func openToOthers(dirs ...string) string {
 	return ""
 }
 
+// busSocket is the unit of the user's bus, whichever program serves it.
+const busSocket = "dbus.socket"
+
 func (d *doctor) bus(ctx context.Context) {
+	const check = "user bus"
 	if d.Home.RuntimeRoot == "" {
 		return
 	}
-	if err := units.CheckBus(ctx, d.Home.RuntimeRoot); err != nil {
-		d.add("user bus", Warn, "sudo apt-get install dbus-user-session, then log in anew", "there is no place for a conductor's object, so less is shown of it: %v", err)
+	err := units.CheckBus(ctx, d.Home.RuntimeRoot)
+	if err == nil {
+		d.add(check, OK, "", "%s", filepath.Join(d.Home.RuntimeRoot, "bus"))
 		return
 	}
-	d.add("user bus", OK, "", "%s", filepath.Join(d.Home.RuntimeRoot, "bus"))
+	start := "systemctl --user start " + busSocket
+	waits := d.busWaits(ctx)
+	mend := start
+	if !waits {
+		mend = "sudo apt-get install dbus-user-session, then: " + start
+	}
+	d.add(check, Warn, mend, "there is no place for a conductor's object, so less is shown of it: %v", err)
+	if waits {
+		d.fixable("", d.withManager(d.startBus))
+	}
+}
+
+// busWaits reports whether the bus is there and merely not started: it was installed after the user manager was started,
+// which outlives every log-out where it lingers.
+func (d *doctor) busWaits(ctx context.Context) bool {
+	man, err := units.Connect(ctx, d.Home.RuntimeRoot)
+	if err != nil {
+		return false // a finding of its own
+	}
+	defer man.Close()
+	st, err := man.Status(ctx, busSocket)
+	return err == nil && st.Load == "loaded" && st.Active == "inactive"
+}
+
+// startBus also waits for the user manager, which comes to the bus a moment after the bus is there.
+func (d *doctor) startBus(ctx context.Context, man *units.Manager) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if err := man.Start(ctx, busSocket); err != nil {
+		return "", err
+	}
+	for {
+		err := units.CheckBus(ctx, d.Home.RuntimeRoot)
+		if err == nil {
+			return "started " + busSocket + "; conductors that run come to the bus by themselves, within a minute", nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("%s is started, but: %w", busSocket, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 func (d *doctor) versions(ctx context.Context) {

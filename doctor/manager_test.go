@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -184,4 +186,38 @@ func TestProgramsThatWereReplacedAreNamed(t *testing.T) {
 	for _, unit := range started {
 		require.NoError(t, man.Stop(t.Context(), unit))
 	}
+}
+
+// TestGitIdentityOfRuns: an agent that cannot commit is told before its runs fail, as git sees it in a run.
+func TestGitIdentityOfRuns(t *testing.T) {
+	t.Parallel()
+	env := usermanager.New(t)
+	p := newPlace(t)
+	p.config.Home.RuntimeRoot = env.Runtime
+	agent := func(more string) { // without the settings of whoever runs the tests
+		p.machine("user_id = \"anna\"\nhost_id = \"box\"\n[agents.script]\nprogram = [\"sh\"]\n[agents.script.env]\n" +
+			"HOME = \"" + t.TempDir() + "\"\nXDG_CONFIG_HOME = \"/nonexistent\"\nGIT_CONFIG_NOSYSTEM = \"1\"\n" + more)
+	}
+	missing := func() []Finding {
+		return slices.DeleteFunc(Run(t.Context(), p.config), func(f Finding) bool { return !strings.Contains(f.Text, "cannot commit") })
+	}
+	agent("")
+	p.git("config", "user.useConfigOnly", "true") // git must not guess by the names of this machine
+	found := missing()
+	require.Len(t, found, 1)
+	require.Equal(t, "conductor shop", found[0].Check)
+	require.Equal(t, Fail, found[0].Level)
+	require.Regexp(t, `^git has no name and address for the commits of the agent script, .*: no email was given and auto-detection is disabled$`, found[0].Text)
+	require.Equal(t, `git config --global user.name "YOUR NAME"; git config --global user.email YOU@EXAMPLE.ORG`, found[0].Mend)
+	p.git("config", "user.email", "anna@example.org")
+	require.Len(t, missing(), 1, "a name is needed, too")
+	p.git("config", "user.name", "Anna")
+	require.Empty(t, missing())
+
+	// It may be the agent's own.
+	p.git("config", "--unset", "user.name")
+	agent("GIT_AUTHOR_NAME = \"Agent\"\n")
+	require.Len(t, missing(), 1, "there is no committer")
+	agent("GIT_AUTHOR_NAME = \"Agent\"\nGIT_COMMITTER_NAME = \"Agent\"\n")
+	require.Empty(t, missing())
 }

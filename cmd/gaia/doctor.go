@@ -24,8 +24,8 @@ func (a *app) doctorCommand() *cobra.Command {
 something is broken; warnings alone are 0.
 
 --fix mends what can be mended without a risk, says what it did, and looks again: unit files of another version, a user
-manager that has not read them, folders that are open to others, a hub's socket that is not up. It asks before it turns
-linger on. Everything else is left to you, with the command.`,
+manager that has not read them, folders that are open to others, the socket of the bus or of a hub that is not up. It asks
+before it turns linger on. Everything else is left to you, with the command.`,
 		Example: `  gaia doctor
   gaia doctor --fix
   gaia doctor -o json`,

@@ -92,6 +92,19 @@ func TestRootTheBusIsStartedAnew(t *testing.T) {
 	require.Equal(t, conductor, w.mainPID(w.conductorUnit()))
 }
 
+// TestRootDoctorStartsTheBus that was installed after the user manager was started, and whose socket is therefore not up.
+func TestRootDoctorStartsTheBus(t *testing.T) {
+	m := usermanager.NewMachine(t)
+	w := prepareIn(t, m.New(t), "", setting{})
+	_, err := w.env.Systemctl("stop", "dbus.socket", "dbus.service")
+	require.NoError(t, err)
+	out, _, _ := w.try("gaia", "doctor")
+	require.Regexp(t, `(?m)^warn  user bus .*\n      mend: systemctl --user start dbus\.socket$`, out)
+	out, said, _ := w.try("gaia", "doctor", "--fix")
+	require.Contains(t, said, "mended: user bus: started dbus.socket")
+	require.Contains(t, out, "ok    user bus  ")
+}
+
 func TestRootSocketsAreRemoved(t *testing.T) {
 	m := usermanager.NewMachine(t)
 	w, k, run, release := held(t, m)
