@@ -177,7 +177,8 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 	}}); err != nil {
 		return err
 	}
-	a.sayAgent(home, entry, machine, checkout, s)
+	// As enable takes it over for runs, where it has not yet.
+	a.sayAgent(home, top, cmpOr(entry.Path, a.getenv("PATH")), machine, checkout, s)
 	if committed(ctx, g) {
 		a.say("Next: gaia conductor enable --now %s", entry.Instance)
 	} else {
@@ -186,9 +187,9 @@ func (a *app) setUp(ctx context.Context, s setup, whole bool) error {
 	return nil
 }
 
-// sayAgent says why no agent, or another than was asked for, would be started.
-func (a *app) sayAgent(home registry.Home, entry registry.Entry, machine registry.Machine, checkout registry.Checkout, s setup) {
-	name, file := checkout.Agent.Default, filepath.Join(entry.Checkout, conductorFile)
+// sayAgent says why no agent, or another than was asked for, would be started in a run, whose PATH is path.
+func (a *app) sayAgent(home registry.Home, top, path string, machine registry.Machine, checkout registry.Checkout, s setup) {
+	name, file := checkout.Agent.Default, filepath.Join(top, conductorFile)
 	if name == "" {
 		name, file = machine.DefaultAgent, home.MachineFile()
 	}
@@ -199,9 +200,7 @@ func (a *app) sayAgent(home registry.Home, entry registry.Entry, machine registr
 		a.say("This machine does not have that agent yet: add [agents.%s] to %s; gaia-machine.toml(5) has an example", cmpOr(name, "NAME"), home.MachineFile())
 		return
 	}
-	// As enable takes it over for runs, where it has not yet.
-	env := map[string]string{"PATH": cmpOr(entry.Path, a.getenv("PATH"))}
-	if _, missing := agent.Available(machine, env); missing[name] != nil {
+	if _, missing := agent.Available(machine, map[string]string{"PATH": path}); missing[name] != nil {
 		a.say("The agent %s cannot be started: %v; install it, or name its program in [agents.%s] of %s", name, missing[name], name, home.MachineFile())
 	}
 }
