@@ -105,10 +105,13 @@ type conductorView struct {
 
 // viewOf is what systemd says of a conductor.
 func viewOf(st units.Status) conductorView {
-	return conductorView{
-		Unit: st.Name, Active: st.Active, Enabled: cmpOr(st.UnitFileState, st.Load), Text: st.StatusText, PID: st.MainPID,
-		Restarts: st.NRestarts, Replaced: st.Replaced(),
+	v := conductorView{
+		Unit: st.Name, Active: st.Active, Enabled: cmpOr(st.UnitFileState, st.Load), PID: st.MainPID, Restarts: st.NRestarts, Replaced: st.Replaced(),
 	}
+	if st.Running() { // systemd keeps the last words of one that has ended
+		v.Text = st.StatusText
+	}
+	return v
 }
 
 // views describes conductors of this machine. Where the hub does not answer, that part is missing, and hubErr says why.

@@ -48,7 +48,9 @@ func TestConductorCommandsForPrograms(t *testing.T) {
 	require.Equal(t, list, again)
 	require.Equal(t, w.instance+"\n", w.gaia("conductor", "list", "-o", "name"))
 	require.Equal(t, w.instance+"\n", w.gaia("conductor", "status", w.instance, "-o", "name"))
-	require.Contains(t, w.gaia("conductor", "status", w.instance), "active, enabled")
+	status := w.gaia("conductor", "status", w.instance)
+	require.Contains(t, status, "active, enabled")
+	require.Contains(t, status, "says:")
 
 	read("conductor", "disable", "--now", w.instance)
 	require.Equal(t, "inactive", u.Active)
@@ -56,4 +58,8 @@ func TestConductorCommandsForPrograms(t *testing.T) {
 	out, err := w.env.Command("gaia", "conductor", "status", w.instance, "-o", "name").Output()
 	require.Error(t, err, "it does not run")
 	require.Equal(t, w.instance+"\n", string(out))
+	out, err = w.env.Command("gaia", "conductor", "status", w.instance).Output()
+	require.Error(t, err)
+	require.Contains(t, string(out), "inactive, disabled")
+	require.NotContains(t, string(out), "says:", "its last words are of another time")
 }
