@@ -122,7 +122,7 @@ event log in it has and the hash of the last one. When it says so, the copy is v
 The hub may be at work meanwhile, or be down. A file that is there already is never overwritten, and where the copy
 fails there is no file.`,
 		Example: `  gaia hub backup ~/hub-backup.db
-  gaia hub backup /backup/hub-$(date +%F).db -o json`,
+  gaia hub backup /backup/hub-2026-12-01.db -o json`,
 		Args: cobra.ExactArgs(1),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
