@@ -286,6 +286,12 @@ func TestMachine(t *testing.T) {
 	}
 	v.boot()
 	done("booted, with " + accel() + ": " + v.versions())
+	sleeps := v.suspend(2 * time.Minute)
+	if !sleeps { // not every kernel wakes up again on a machine that is emulated
+		v.cut()
+		v.boot()
+	}
+	done(fmt.Sprintf("it can sleep and wake up: %t", sleeps))
 	v.moveIn("max_parallel = 4", limits)
 	neighbour := v.ticket("A greeting")
 	run := v.coding(neighbour)
@@ -313,8 +319,12 @@ func TestMachine(t *testing.T) {
 	require.True(t, v.noted(neighbour, "coding", run.ID, "waits"))
 	done("out of memory, and " + neighbour + " lives")
 
-	v.suspend()
-	require.Equal(t, host, v.property(unit, "MainPID"), "the agent has slept well")
+	if sleeps {
+		require.True(t, v.suspend(patience))
+		require.Equal(t, host, v.property(unit, "MainPID"), "the agent has slept well")
+		require.True(t, v.noted(neighbour, "coding", run.ID, "waits"))
+		done("suspended and woken up")
+	}
 
 	v.write(home+"/bin/writer", writer)
 	v.ada("chmod", "755", home+"/bin/writer")
@@ -391,13 +401,11 @@ func (v *vm) notes() []string {
 	return lines(string(whole))
 }
 
-// suspend has the machine sleep and wakes it up, where it can sleep.
-func (v *vm) suspend() {
+// suspend has the machine sleep and wakes it up, and reports whether it is awake within the limit.
+func (v *vm) suspend(limit time.Duration) bool {
 	v.t.Helper()
-	states := v.asRoot("cat", "/sys/power/state")
-	if !strings.Contains(states, "mem") {
-		v.t.Logf("not suspended: the machine cannot (%s)", strings.TrimSpace(states))
-		return
+	if states := v.asRoot("cat", "/sys/power/state"); !strings.Contains(states, "mem") {
+		return false
 	}
 	monitor, err := net.Dial("unix", v.path("monitor"))
 	require.NoError(v.t, err)
@@ -419,6 +427,10 @@ func (v *vm) suspend() {
 	until("SUSPEND")
 	require.NoError(v.t, talk(monitor, map[string]any{"execute": "system_wakeup"}))
 	until("WAKEUP")
-	v.wait("the machine is awake", func() bool { return v.ask("guest-ping", nil, nil) == nil })
-	v.t.Log("suspended and woken up")
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if v.ask("guest-ping", nil, nil) == nil {
+			return true
+		}
+	}
+	return false
 }
