@@ -46,17 +46,11 @@ func (g *Git) lives(since time.Time, folders ...string) (string, error) {
 		}
 		dir := filepath.Join(g.proc, e.Name())
 		found, err := looksInto(dir, inside)
+		// Whoever works there stays. Others pass: an ls, a program that watches files, and each child of ours, which has all the
+		// files that we have open until it is its own program.
 		for wait := time.Millisecond; found && wait < time.Second; wait *= 2 {
-			child, begins := g.child(dir)
-			if !child {
-				break
-			}
-			if begins {
-				time.Sleep(wait)
-			}
-			if found, err = looksInto(dir, inside); !begins { // it may have become its program, or ended, since
-				break
-			}
+			time.Sleep(wait)
+			found, err = looksInto(dir, inside)
 		}
 		for wait := time.Millisecond; errors.Is(err, fs.ErrPermission) && wait < time.Second; wait *= 2 {
 			// While a process begins or ends it forbids it for a moment, and when it has ended there is nothing to see.
@@ -148,21 +142,6 @@ func looksInto(dir string, inside func(string) bool) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// child reports whether a process is a child of ours, or has ended, and whether it has yet to become its program. Until then it has our
-// program and, in passing, every file that we had open when it was made, whatever it is made for.
-func (g *Git) child(dir string) (ours, begins bool) {
-	status, err := readStatus(dir)
-	if err == nil && status["PPid"] != strconv.Itoa(os.Getpid()) {
-		return false, false
-	}
-	its, err := os.Readlink(filepath.Join(dir, "exe"))
-	if err != nil {
-		return true, false
-	}
-	own, err := os.Readlink(filepath.Join(g.proc, "self", "exe"))
-	return true, err == nil && its == own
 }
 
 func gone(err error) bool {

@@ -59,8 +59,9 @@ func TestProcessThatForbidsToLook(t *testing.T) {
 	require.Empty(t, who)
 }
 
-// A child that is being started has the files of its parent for a moment. It does not work in them.
-func TestStartingChildWorksNowhere(t *testing.T) {
+// Who has a file open for a moment does not work there: whoever looks into a folder, or a child that is being started, which has the
+// files of its parent until then.
+func TestWhoPassesDoesNotWork(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	g := &Git{proc: "/proc"}
