@@ -143,5 +143,5 @@ func TestGateOfADeadHost(t *testing.T) {
 	passed := make(chan error, 1)
 	go func() { passed <- passGate(folder) }()
 	g.close() // as the kernel does
-	require.ErrorContains(t, <-passed, "the host has ended")
+	require.ErrorIs(t, <-passed, errNotLetIn)
 }
