@@ -183,7 +183,8 @@ func (s *staged) accounted(want map[string]outcome) {
 				continue
 			}
 			require.Equal(t, domain.RunDone, r.State, "%s: %s %s", name, r.EndReason, r.EndNote)
-			if s.trees[name] != "" {
+			// The hub does not learn the tree of a run that ended before its start was told.
+			if s.trees[name] != "" && r.WorktreePath != "" {
 				require.Equal(t, s.trees[name], string(r.WorktreePath), "%s: the work goes on where it was", name)
 			}
 		}
