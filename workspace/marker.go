@@ -61,16 +61,6 @@ func (m Marker) write(gitDir string) error {
 	return syncDir(gitDir)
 }
 
-// syncDir makes the names in a folder last, or what is in a file.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}
-
 // MarkAfterCreate notes in a worktree's own git directory that the hook after_create has finished, so that it is not
 // run again.
 func MarkAfterCreate(gitDir string) error {
