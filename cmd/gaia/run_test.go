@@ -114,12 +114,7 @@ func TestRunOutput(t *testing.T) {
 func TestRunOutputOfARunWhoseHookFailed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	con := w.shop()
-	w.ticket("create", "T")
-	a, _ := w.claim(con)
-	folder := session.Folder(filepath.Join(w.env["GAIA_HOME"], "state", "runs", a.Run.ID))
-	require.NoError(t, os.MkdirAll(string(folder), 0o700))
-	require.NoError(t, os.WriteFile(folder.Path(session.FileOutput), []byte("No agent runs here.\r\n"), 0o600))
+	a, folder := w.printed("No agent runs here.\r\n")
 	require.NoError(t, os.WriteFile(folder.Path("hook-after_create.log"), []byte("/bin/sh: 1: npm: \x1b[31mnot found\x1b[0m\n"), 0o600))
 	require.Equal(t, "No agent runs here.\n", w.gaia("run", "output", "1"), "the run goes on")
 	rec := session.Record{Run: a.Run.ID, EndedAt: domain.Time{Time: time.Now()}, Cause: session.CauseHook, Hook: "after_create", WrittenBy: session.WrittenByHost}
@@ -140,12 +135,7 @@ func TestRunOutputOfARunWhoseHookFailed(t *testing.T) {
 func TestRunOutputOfAHostThatLeftNoRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	con := w.shop()
-	w.ticket("create", "T")
-	a, _ := w.claim(con)
-	folder := session.Folder(filepath.Join(w.env["GAIA_HOME"], "state", "runs", a.Run.ID))
-	require.NoError(t, os.MkdirAll(string(folder), 0o700))
-	require.NoError(t, os.WriteFile(folder.Path(session.FileOutput), []byte("x\n"), 0o600))
+	a, _ := w.printed("x\n")
 	done := make(chan answer, 1)
 	go func() { done <- w.raw("run", "output", "1", "--follow") }()
 	_, err := w.hub.Client(t, "anna").StopRun(t.Context(), a.Run.ID, false, "")

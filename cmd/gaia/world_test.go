@@ -23,6 +23,7 @@ import (
 	"gaia/internal/hubtest"
 	"gaia/registry"
 	"gaia/remote"
+	"gaia/session"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -269,4 +270,16 @@ func newRunID(t *testing.T) string {
 // registryInit makes a checkout one of a project.
 func registryInit(dir, key string) error {
 	return registry.InitCheckout(dir, registry.DefaultCheckout(key, strings.ToLower(key)))
+}
+
+// printed has a run claimed, whose terminal has shown something.
+func (w *world) printed(output string) (*domain.Assignment, session.Folder) {
+	w.t.Helper()
+	con := w.shop()
+	w.ticket("create", "T")
+	a, _ := w.claim(con)
+	folder := session.Folder(filepath.Join(w.env["GAIA_HOME"], "state", "runs", a.Run.ID))
+	require.NoError(w.t, os.MkdirAll(string(folder), 0o700))
+	require.NoError(w.t, os.WriteFile(folder.Path(session.FileOutput), []byte(output), 0o600))
+	return a, folder
 }
