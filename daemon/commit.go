@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"gaia/domain"
 	"gaia/registry"
 	"gaia/session"
 )
@@ -21,7 +22,7 @@ const (
 // have changed it.
 type commit struct {
 	sha      string
-	hooks    registry.Hooks
+	hooks    domain.Hooks
 	skills   session.SkillSet
 	workflow []byte // nil: there is none
 }

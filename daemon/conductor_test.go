@@ -264,7 +264,7 @@ func TestSlots(t *testing.T) {
 
 func TestNothingIsClaimedAndEverybodySeesWhy(t *testing.T) {
 	t.Parallel()
-	hooks := registry.Hooks{BeforeRun: registry.Hook{Script: "make deps", Timeout: time.Minute}}
+	hooks := domain.Hooks{BeforeRun: domain.Hook{Script: "make deps", Timeout: time.Minute}}
 	conf := []byte("schema = 1\nproject = \"SHOP\"\nslug = \"shop\"\n[hooks.before_run]\nrun = \"make deps\"\n")
 	for _, c := range []struct {
 		name       string

@@ -85,7 +85,7 @@ type Checkout struct {
 	States      []string
 	Agent       CheckoutAgent
 	Workspace   Workspace
-	Hooks       Hooks
+	Hooks       domain.Hooks
 	Limits      domain.RunLimits
 	Timing      Timing
 }
@@ -216,10 +216,10 @@ func ParseCheckout(name string, data []byte) (Checkout, error) {
 	hooks := t.sub("hooks")
 	for _, h := range []struct {
 		name string
-		hook *Hook
+		hook *domain.Hook
 	}{
-		{HookAfterCreate, &c.Hooks.AfterCreate}, {HookBeforeRun, &c.Hooks.BeforeRun},
-		{HookAfterRun, &c.Hooks.AfterRun}, {HookBeforeRemove, &c.Hooks.BeforeRemove},
+		{domain.HookAfterCreate, &c.Hooks.AfterCreate}, {domain.HookBeforeRun, &c.Hooks.BeforeRun},
+		{domain.HookAfterRun, &c.Hooks.AfterRun}, {domain.HookBeforeRemove, &c.Hooks.BeforeRemove},
 	} {
 		there := hooks.has(h.name)
 		ht := hooks.sub(h.name)
@@ -227,7 +227,7 @@ func ParseCheckout(name string, data []byte) (Checkout, error) {
 			continue
 		}
 		h.hook.Script = ht.text("run")
-		h.hook.Timeout = ht.duration("timeout", DefaultHookTimeout, time.Millisecond, time.Hour)
+		h.hook.Timeout = ht.duration("timeout", domain.DefaultHookTimeout, time.Millisecond, time.Hour)
 		if strings.TrimSpace(h.hook.Script) == "" {
 			ht.fail("run", "is missing: a hook needs a script")
 		}
@@ -308,11 +308,11 @@ func (c Checkout) format() []byte {
 	line(c.Workspace.MinFreeDisk != d.Workspace.MinFreeDisk, "min_free_disk", quote(num(c.Workspace.MinFreeDisk)))
 	line(c.Workspace.Submodules != d.Workspace.Submodules, "submodules", num(c.Workspace.Submodules))
 	line(c.Workspace.Spares != d.Workspace.Spares, "spares", num(c.Workspace.Spares))
-	for _, name := range []string{HookAfterCreate, HookBeforeRun, HookAfterRun, HookBeforeRemove} {
+	for _, name := range []string{domain.HookAfterCreate, domain.HookBeforeRun, domain.HookAfterRun, domain.HookBeforeRemove} {
 		h, err := c.Hooks.Named(name)
 		section("hooks." + name)
 		line(err == nil && h.Set(), "run", quote(h.Script))
-		line(h.Set() && h.Timeout != 0 && h.Timeout != DefaultHookTimeout, "timeout", dur(h.Timeout))
+		line(h.Set() && h.Timeout != 0 && h.Timeout != domain.DefaultHookTimeout, "timeout", dur(h.Timeout))
 	}
 	section("limits")
 	line(c.Limits.MemoryMax != 0, "memory_max", quote(num(c.Limits.MemoryMax)))

@@ -243,9 +243,9 @@ blocked = "3s"
 		Schema: 1, Project: "SHOP", Slug: "shop", MaxParallel: 3, MaxLoad: 4, States: []string{"coding", "review"}, Slots: map[string]int{"coding": 1},
 		Agent:     CheckoutAgent{Default: "claude", Permissions: "all"},
 		Workspace: Workspace{Root: "~/trees", BranchPrefix: "team/gaia-", Push: "agent", FetchTimeout: time.Minute, MinFreeDisk: 10 << 30, Submodules: false, Spares: 3},
-		Hooks: Hooks{
-			AfterCreate:  Hook{Script: "pnpm install\necho \"it's \\ done\"\n", Timeout: 5 * time.Minute},
-			BeforeRemove: Hook{Script: "make clean", Timeout: DefaultHookTimeout},
+		Hooks: domain.Hooks{
+			AfterCreate:  domain.Hook{Script: "pnpm install\necho \"it's \\ done\"\n", Timeout: 5 * time.Minute},
+			BeforeRemove: domain.Hook{Script: "make clean", Timeout: domain.DefaultHookTimeout},
 		},
 		Limits: domain.RunLimits{MemoryMax: 4 << 30, TasksMax: 512, CPUWeight: 50, Time: 90 * time.Minute},
 		Timing: Timing{Tick: 200 * time.Millisecond, Grace: time.Second, TreeTimeout: 10 * time.Second, Blocked: 3 * time.Second},
@@ -264,22 +264,6 @@ blocked = "3s"
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	require.ErrorContains(t, InitCheckout(t.TempDir(), Checkout{}), "not written")
-}
-
-func TestHooksAreKnownByWhatTheyDo(t *testing.T) {
-	t.Parallel()
-	a := Hooks{AfterCreate: Hook{Script: "make", Timeout: time.Second}}
-	b := Hooks{AfterCreate: Hook{Script: "make", Timeout: time.Minute}}
-	c := Hooks{BeforeRun: Hook{Script: "make"}}
-	require.Len(t, a.SHA256(), 64)
-	require.Equal(t, a.SHA256(), b.SHA256())
-	require.NotEqual(t, a.SHA256(), c.SHA256(), "the same script at another time is another hook")
-	for _, name := range []string{HookAfterCreate, HookBeforeRun, HookAfterRun, HookBeforeRemove} {
-		_, err := a.Named(name)
-		require.NoError(t, err)
-	}
-	_, err := a.Named("x")
-	require.Error(t, err)
 }
 
 func TestHubHasDefaultsForEverything(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 
 	"gaia/domain"
 	"gaia/internal/durable"
-	"gaia/registry"
 )
 
 // The files of a run folder.
@@ -74,9 +73,9 @@ const DefaultTreeTimeout = 20 * time.Minute
 // TreeFile tells the host that the tree is ready, and what to run in it.
 type TreeFile struct {
 	domain.Tree
-	Argv   []string       `json:"argv"`    // of the agent; Argv[0] is absolute
-	Hooks  registry.Hooks `json:"hooks"`   // trusted ones only
-	GitDir string         `json:"git_dir"` // the tree's own git directory
+	Argv   []string     `json:"argv"`    // of the agent; Argv[0] is absolute
+	Hooks  domain.Hooks `json:"hooks"`   // trusted ones only
+	GitDir string       `json:"git_dir"` // the tree's own git directory
 }
 
 // Started says that a host has begun with the run. A run folder has at most one, so a run is started at most once.

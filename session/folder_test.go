@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gaia/domain"
-	"gaia/registry"
 	"gaia/session"
 )
 
@@ -42,7 +41,7 @@ func TestEveryFileIsReadBackAndForTheOwnerAlone(t *testing.T) {
 	tree := session.TreeFile{
 		Tree: domain.Tree{Path: "/t", Branch: "gaia/SHOP-7", Base: "b", Head: "h", AfterCreate: true, Findings: []string{"dirty"}},
 		Argv: []string{"/bin/true", ""}, GitDir: "/g",
-		Hooks: registry.Hooks{BeforeRun: registry.Hook{Script: "make", Timeout: time.Second}},
+		Hooks: domain.Hooks{BeforeRun: domain.Hook{Script: "make", Timeout: time.Second}},
 	}
 	require.NoError(t, f.WriteTree(tree))
 	gotTree, err := f.Tree()

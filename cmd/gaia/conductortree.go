@@ -95,26 +95,26 @@ func (a *app) confirm(yes bool, question string) error {
 }
 
 // baseHooks reads the hooks as they stand in the commit from which a new tree would start.
-func baseHooks(ctx context.Context, home registry.Home, e registry.Entry) (registry.Hooks, error) {
+func baseHooks(ctx context.Context, home registry.Home, e registry.Entry) (domain.Hooks, error) {
 	c, err := registry.LoadCheckout(e.Checkout)
 	if err != nil {
-		return registry.Hooks{}, err
+		return domain.Hooks{}, err
 	}
 	g, err := tree(home, e, c)
 	if err != nil {
-		return registry.Hooks{}, err
+		return domain.Hooks{}, err
 	}
 	base, err := g.Base(ctx)
 	if err != nil {
-		return registry.Hooks{}, err
+		return domain.Hooks{}, err
 	}
 	files, err := g.Files(ctx, base, conductorFile)
 	if err != nil {
-		return registry.Hooks{}, err
+		return domain.Hooks{}, err
 	}
 	data, ok := files[conductorFile]
 	if !ok {
-		return registry.Hooks{}, fmt.Errorf("%s is not in %.12s, from which new trees start: commit it, and push it where the checkout has a remote", conductorFile, base)
+		return domain.Hooks{}, fmt.Errorf("%s is not in %.12s, from which new trees start: commit it, and push it where the checkout has a remote", conductorFile, base)
 	}
 	committed, err := registry.ParseCheckout(conductorFile, data)
 	return committed.Hooks, err

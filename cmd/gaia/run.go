@@ -17,7 +17,6 @@ import (
 
 	"gaia/domain"
 	"gaia/internal/render"
-	"gaia/registry"
 	"gaia/remote"
 	"gaia/session"
 	"gaia/session/host"
@@ -416,7 +415,7 @@ func copyLog(ctx context.Context, c *remote.Client, out io.Writer, folder sessio
 // copyHook copies the output of the hook whose failure has ended the run, if one did.
 func copyHook(out io.Writer, folder session.Folder) error {
 	rec, err := folder.Record()
-	if err != nil || rec.Cause != session.CauseHook || rec.Hook != registry.HookAfterCreate && rec.Hook != registry.HookBeforeRun {
+	if err != nil || rec.Cause != session.CauseHook || rec.Hook != domain.HookAfterCreate && rec.Hook != domain.HookBeforeRun {
 		return nil // it goes on, or the agent had its turn
 	}
 	printed, err := os.ReadFile(folder.Path(host.HookLog(rec.Hook)))

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"unicode"
 
-	"gaia/registry"
+	"gaia/domain"
 	"gaia/session"
 )
 
@@ -32,10 +32,10 @@ func HookLog(name string) string { return "hook-" + name + ".log" }
 
 // runHook runs one hook in the worktree: its script is the checkout's own, and values reach it by environment only. When
 // the time is over, or ctx ends, everything that it has started in its process group is killed.
-func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, env map[string]string, name string, h registry.Hook) error {
+func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, env map[string]string, name string, h domain.Hook) error {
 	timeout := h.Timeout
 	if timeout <= 0 {
-		timeout = registry.DefaultHookTimeout
+		timeout = domain.DefaultHookTimeout
 	}
 	hctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -121,16 +121,16 @@ func lastLine(out []byte) string {
 
 // BeforeRemove runs the hook before_remove in a worktree that is about to be removed. It is no part of a run: env is the
 // caller's, and the hook's output is told only where it fails.
-func BeforeRemove(ctx context.Context, h registry.Hook, env []string, tree, branch string) error {
+func BeforeRemove(ctx context.Context, h domain.Hook, env []string, tree, branch string) error {
 	timeout := h.Timeout
 	if timeout <= 0 {
-		timeout = registry.DefaultHookTimeout
+		timeout = domain.DefaultHookTimeout
 	}
 	hctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	cmd := exec.CommandContext(hctx, "/bin/sh", "-c", h.Script)
 	cmd.Dir = tree
-	cmd.Env = append(slices.Clone(env), "GAIA_HOOK="+registry.HookBeforeRemove, "GAIA_WORKTREE="+tree, "GAIA_BRANCH="+branch)
+	cmd.Env = append(slices.Clone(env), "GAIA_HOOK="+domain.HookBeforeRemove, "GAIA_WORKTREE="+tree, "GAIA_BRANCH="+branch)
 	killGroup(cmd)
 	out, err := cmd.CombinedOutput()
 	switch {

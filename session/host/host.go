@@ -20,7 +20,6 @@ import (
 	"gaia/domain"
 	fields "gaia/internal/log"
 	"gaia/internal/sdnotify"
-	"gaia/registry"
 	"gaia/session"
 	"gaia/tmux"
 	"gaia/workspace"
@@ -161,8 +160,8 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 		return h.failure(ctx, session.CauseStart, err), false
 	}
 	if h.tree.AfterCreate && h.tree.Hooks.AfterCreate.Set() {
-		h.notify(h.status("runs the hook %s", registry.HookAfterCreate))
-		if err := runHook(open, h.folder, h.tree, h.env, registry.HookAfterCreate, h.tree.Hooks.AfterCreate); err != nil {
+		h.notify(h.status("runs the hook %s", domain.HookAfterCreate))
+		if err := runHook(open, h.folder, h.tree, h.env, domain.HookAfterCreate, h.tree.Hooks.AfterCreate); err != nil {
 			return h.failure(ctx, session.CauseHook, err), false
 		}
 		if err := workspace.MarkAfterCreate(h.tree.GitDir); err != nil {
@@ -170,8 +169,8 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 		}
 	}
 	if h.tree.Hooks.BeforeRun.Set() {
-		h.notify(h.status("runs the hook %s", registry.HookBeforeRun))
-		if err := runHook(open, h.folder, h.tree, h.env, registry.HookBeforeRun, h.tree.Hooks.BeforeRun); err != nil {
+		h.notify(h.status("runs the hook %s", domain.HookBeforeRun))
+		if err := runHook(open, h.folder, h.tree, h.env, domain.HookBeforeRun, h.tree.Hooks.BeforeRun); err != nil {
 			return h.failure(ctx, session.CauseHook, err), false
 		}
 	}
@@ -555,14 +554,14 @@ func (h *host) after(ctx context.Context) {
 	}
 	timeout := hook.Timeout
 	if timeout <= 0 {
-		timeout = registry.DefaultHookTimeout
+		timeout = domain.DefaultHookTimeout
 	}
 	extend := context.AfterFunc(ctx, func() {
 		h.notify("EXTEND_TIMEOUT_USEC=" + strconv.FormatInt((timeout+extendMargin).Microseconds(), 10))
 	})
 	defer extend()
-	h.notify(h.status("runs the hook %s", registry.HookAfterRun))
-	if err := runHook(context.WithoutCancel(ctx), h.folder, h.tree, h.env, registry.HookAfterRun, hook); err != nil {
+	h.notify(h.status("runs the hook %s", domain.HookAfterRun))
+	if err := runHook(context.WithoutCancel(ctx), h.folder, h.tree, h.env, domain.HookAfterRun, hook); err != nil {
 		h.log.Warn().Err(err).Msg("the run is not affected")
 	}
 }

@@ -27,7 +27,6 @@ import (
 
 	"gaia/domain"
 	"gaia/internal/usermanager"
-	"gaia/registry"
 	"gaia/session"
 	"gaia/tmux"
 	"gaia/tmux/executortest"
@@ -126,7 +125,7 @@ type plan struct {
 	script string // of the agent
 	argv   []string
 	number int
-	hooks  registry.Hooks
+	hooks  domain.Hooks
 	limits domain.RunLimits
 	edit   func(*session.Spec, *session.TreeFile, map[string]string)
 	noTree bool
@@ -522,11 +521,11 @@ func TestAttach(t *testing.T) {
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	note := func(name string) registry.Hook {
-		return registry.Hook{Script: `echo "$GAIA_HOOK $GAIA_BRANCH $API_KEY"; pwd >>"$GAIA_END.` + name + `"; [ "$PWD" = "$GAIA_WORKTREE" ]`, Timeout: time.Minute}
+	note := func(name string) domain.Hook {
+		return domain.Hook{Script: `echo "$GAIA_HOOK $GAIA_BRANCH $API_KEY"; pwd >>"$GAIA_END.` + name + `"; [ "$PWD" = "$GAIA_WORKTREE" ]`, Timeout: time.Minute}
 	}
 	l := r.start(t, plan{script: `test -e "$GAIA_END.create" && test -e "$GAIA_END.before" && exit 5`,
-		hooks: registry.Hooks{AfterCreate: note("create"), BeforeRun: note("before"), AfterRun: note("after")},
+		hooks: domain.Hooks{AfterCreate: note("create"), BeforeRun: note("before"), AfterRun: note("after")},
 		edit:  func(_ *session.Spec, tree *session.TreeFile, _ map[string]string) { tree.AfterCreate = true }})
 	rec := r.record(t, l)
 	require.Equal(t, 5, *rec.Exit)
@@ -552,14 +551,14 @@ func marker(t testing.TB, r *rig) {
 func TestFatalHooks(t *testing.T) {
 	three := 3
 	for name, c := range map[string]struct {
-		hooks registry.Hooks
+		hooks domain.Hooks
 		hook  string
 		exit  *int
 		note  string
 	}{
-		"exit":  {registry.Hooks{BeforeRun: registry.Hook{Script: "echo installing; printf '\\033[31mno such package\\033[0m\\n\\n' >&2; exit 3"}}, "before_run", &three, "exit status 3; its last words: no such package ("},
-		"time":  {registry.Hooks{BeforeRun: registry.Hook{Script: `trap '' TERM; sleep 600 & echo $! >"$GAIA_END.pid"; wait`, Timeout: time.Second}}, "before_run", nil, "it took longer than 1s and was killed; it printed nothing"},
-		"first": {registry.Hooks{AfterCreate: registry.Hook{Script: "exit 3"}, BeforeRun: registry.Hook{Script: "touch \"$GAIA_END.agent\""}}, "after_create", &three, "exit status 3; it printed nothing"},
+		"exit":  {domain.Hooks{BeforeRun: domain.Hook{Script: "echo installing; printf '\\033[31mno such package\\033[0m\\n\\n' >&2; exit 3"}}, "before_run", &three, "exit status 3; its last words: no such package ("},
+		"time":  {domain.Hooks{BeforeRun: domain.Hook{Script: `trap '' TERM; sleep 600 & echo $! >"$GAIA_END.pid"; wait`, Timeout: time.Second}}, "before_run", nil, "it took longer than 1s and was killed; it printed nothing"},
+		"first": {domain.Hooks{AfterCreate: domain.Hook{Script: "exit 3"}, BeforeRun: domain.Hook{Script: "touch \"$GAIA_END.agent\""}}, "after_create", &three, "exit status 3; it printed nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -592,7 +591,7 @@ func TestFatalHooks(t *testing.T) {
 func TestAfterRunExtendsTheStop(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	l := r.start(t, plan{script: agent, hooks: registry.Hooks{AfterRun: registry.Hook{Script: `touch "$GAIA_END.begun"; sleep 13; touch "$GAIA_END.done"`, Timeout: time.Minute}}})
+	l := r.start(t, plan{script: agent, hooks: domain.Hooks{AfterRun: domain.Hook{Script: `touch "$GAIA_END.begun"; sleep 13; touch "$GAIA_END.done"`, Timeout: time.Minute}}})
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.exec.Stop(context.WithoutCancel(t.Context()), l.Run) }()
 	eventually(t, "the hook", func() bool { _, err := os.Stat(filepath.Join(l.Folder, "end.begun")); return err == nil })
@@ -764,9 +763,9 @@ func TestSessionClosedBeforeTheAgent(t *testing.T) {
 func TestPaneGoneDuringAHook(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	l := r.prepare(t, plan{script: agent, hooks: registry.Hooks{
-		BeforeRun: registry.Hook{Script: `touch "$GAIA_END.begun"; sleep 600`, Timeout: 15 * time.Minute},
-		AfterRun:  registry.Hook{Script: `touch "$GAIA_END.after"`},
+	l := r.prepare(t, plan{script: agent, hooks: domain.Hooks{
+		BeforeRun: domain.Hook{Script: `touch "$GAIA_END.begun"; sleep 600`, Timeout: 15 * time.Minute},
+		AfterRun:  domain.Hook{Script: `touch "$GAIA_END.after"`},
 	}})
 	started := make(chan error, 1)
 	go func() { started <- r.exec.Start(context.WithoutCancel(t.Context()), l) }()

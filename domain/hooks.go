@@ -1,4 +1,4 @@
-package registry
+package domain
 
 import (
 	"crypto/sha256"
