@@ -1,6 +1,4 @@
 // Package tmux drives tmux: one server per run on a socket of its own, with Gaia's configuration and nobody else's.
-// On the driver stands the Executor port, which starts each run as a transient unit and asks systemd, not tmux,
-// whether it lives.
 //
 // The package never touches a server that it was not given by socket, never names a process, never hands data to a
 // shell or to tmux's own command parser, and gives every call a deadline.

@@ -23,6 +23,7 @@ import (
 	"gaia/remote"
 	"gaia/session"
 	"gaia/tmux"
+	"gaia/tmux/executor"
 	"gaia/units"
 	"gaia/workspace"
 )
@@ -177,7 +178,7 @@ func New(ctx context.Context, o Options) (*Conductor, error) {
 			Socket: home.RunSocket,
 		},
 		Remote: client,
-		Executor: tmux.NewExecutor(tmux.ExecutorConfig{
+		Executor: executor.New(executor.Config{
 			Units: manager, Names: names, Instance: o.Instance, Runs: home.RunsDir(),
 			Session: filepath.Join(o.Bin, "gaia-session"), Env: unitEnv,
 		}),

@@ -50,7 +50,7 @@ func (m *Manager) get(ctx context.Context) (*units.Manager, error) {
 	return conn, nil
 }
 
-// StartTransient implements tmux.UnitManager.
+// StartTransient implements executor.UnitManager.
 func (m *Manager) StartTransient(ctx context.Context, u units.RunUnit) error {
 	c, err := m.get(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (m *Manager) StartTransient(ctx context.Context, u units.RunUnit) error {
 	return c.StartTransient(ctx, u)
 }
 
-// Stop implements tmux.UnitManager.
+// Stop implements executor.UnitManager.
 func (m *Manager) Stop(ctx context.Context, unit string) error {
 	c, err := m.get(ctx)
 	if err != nil {
@@ -68,7 +68,7 @@ func (m *Manager) Stop(ctx context.Context, unit string) error {
 	return c.Stop(ctx, unit)
 }
 
-// Kill implements tmux.UnitManager.
+// Kill implements executor.UnitManager.
 func (m *Manager) Kill(ctx context.Context, unit string, sig int) error {
 	c, err := m.get(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (m *Manager) Kill(ctx context.Context, unit string, sig int) error {
 	return c.Kill(ctx, unit, sig)
 }
 
-// ResetFailed implements tmux.UnitManager.
+// ResetFailed implements executor.UnitManager.
 func (m *Manager) ResetFailed(ctx context.Context, unit string) error {
 	c, err := m.get(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (m *Manager) ResetFailed(ctx context.Context, unit string) error {
 	return c.ResetFailed(ctx, unit)
 }
 
-// Status implements tmux.UnitManager.
+// Status implements executor.UnitManager.
 func (m *Manager) Status(ctx context.Context, unit string) (units.Status, error) {
 	c, err := m.get(ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func (m *Manager) Status(ctx context.Context, unit string) (units.Status, error)
 	return c.Status(ctx, unit)
 }
 
-// List implements tmux.UnitManager.
+// List implements executor.UnitManager.
 func (m *Manager) List(ctx context.Context, patterns ...string) ([]units.Status, error) {
 	c, err := m.get(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (m *Manager) List(ctx context.Context, patterns ...string) ([]units.Status,
 	return c.List(ctx, patterns...)
 }
 
-// Watch implements tmux.UnitManager.
+// Watch implements executor.UnitManager.
 func (m *Manager) Watch(ctx context.Context, match func(unit string) bool, fn func(unit string)) error {
 	c, err := m.get(ctx)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"gaia/domain"
 	"gaia/internal/usermanager"
 	"gaia/session"
-	"gaia/tmux"
+	"gaia/tmux/executor"
 	"gaia/units"
 )
 
@@ -449,7 +449,7 @@ func (w *world) refusesASecondStart(r domain.Run) {
 	folder := w.folder(r)
 	before, err := folder.Started()
 	require.NoError(w.t, err)
-	e := tmux.NewExecutor(tmux.ExecutorConfig{
+	e := executor.New(executor.Config{
 		Units: m, Names: w.names, Instance: w.instance, Runs: w.runsDir(), Session: filepath.Join(w.env.Bin, "gaia-session"),
 	})
 	err = e.Start(ctx, domain.Launch{Run: r.ID, Number: r.Number, Folder: string(folder)})

@@ -29,6 +29,7 @@ import (
 	"gaia/internal/usermanager"
 	"gaia/session"
 	"gaia/tmux"
+	"gaia/tmux/executor"
 	"gaia/tmux/executortest"
 	"gaia/units"
 	"gaia/workspace"
@@ -48,7 +49,7 @@ type rig struct {
 	names  units.Names
 	units  *units.Manager
 	blind  *blindfold
-	exec   *tmux.Executor
+	exec   *executor.Executor
 	runs   string
 	tree   string
 	gitDir string
@@ -95,7 +96,7 @@ func newRig(t *testing.T) *rig {
 	// Paths are data: nothing between here and the agent may take one for anything else.
 	r.runs = filepath.Join(r.env.Home, "it's %H #{pid} `id`", "runs")
 	odd := filepath.Join(r.env.Home, "it's $HOME %H #{pid};")
-	r.exec = tmux.NewExecutor(tmux.ExecutorConfig{
+	r.exec = executor.New(executor.Config{
 		Units: r.blind, Names: r.names, Instance: instance, Runs: r.runs,
 		Session: filepath.Join(r.env.Bin, "gaia-session"),
 		Env:     map[string]string{"GAIA_PREFIX": r.env.Prefix, "GAIA_HOME": r.env.GaiaHome},
@@ -886,7 +887,7 @@ func TestAHostThatCannotBeExecuted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	l := r.prepare(t, plan{script: "exit 3"})
-	broken := tmux.NewExecutor(tmux.ExecutorConfig{
+	broken := executor.New(executor.Config{
 		Units: r.units, Names: r.names, Instance: instance, Runs: r.runs, Session: filepath.Join(r.env.Home, "nowhere", "gaia-session"),
 	})
 	for range 2 {

@@ -1,4 +1,8 @@
-package tmux
+// Package executor is the domain's Executor port: it starts each run as a transient unit, whose main process hosts the run's
+// tmux, and asks systemd, not tmux, whether the run lives.
+//
+// It starts no program itself and speaks to no tmux server; what happens inside of a unit is the host's.
+package executor
 
 import (
 	"context"
@@ -37,8 +41,8 @@ type UnitManager interface {
 	Watch(ctx context.Context, match func(unit string) bool, fn func(unit string)) error
 }
 
-// ExecutorConfig says whose runs an executor hosts, and with what.
-type ExecutorConfig struct {
+// Config says whose runs an executor hosts, and with what.
+type Config struct {
 	Units    UnitManager
 	Names    units.Names
 	Instance string
@@ -50,7 +54,7 @@ type ExecutorConfig struct {
 // Executor hosts each run in a transient unit of its own. Whether a run lives is what systemd says of its unit; the run
 // folder says whose unit it is and whether it was ever started. It keeps no state that it could not read again.
 type Executor struct {
-	cfg ExecutorConfig
+	cfg Config
 
 	mu    sync.Mutex
 	specs map[string]session.Spec // by run id; a spec never changes once it is written
@@ -58,8 +62,8 @@ type Executor struct {
 
 var _ domain.Executor = (*Executor)(nil)
 
-// NewExecutor returns the executor of one conductor.
-func NewExecutor(cfg ExecutorConfig) *Executor {
+// New returns the executor of one conductor.
+func New(cfg Config) *Executor {
 	return &Executor{cfg: cfg, specs: map[string]session.Spec{}}
 }
 

@@ -1,4 +1,4 @@
-package tmux_test
+package executor_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 	"gaia/domain"
 	"gaia/session"
-	"gaia/tmux"
+	"gaia/tmux/executor"
 	"gaia/units"
 )
 
@@ -106,11 +106,11 @@ const (
 	unit = "gaia-run-shop-7.service"
 )
 
-func executor(t *testing.T) (*tmux.Executor, *manager, string) {
+func newExecutor(t *testing.T) (*executor.Executor, *manager, string) {
 	t.Helper()
 	m := &manager{units: map[string]units.Status{}}
 	runs := t.TempDir()
-	return tmux.NewExecutor(tmux.ExecutorConfig{Units: m, Names: units.Names{Prefix: "gaia"}, Instance: "shop", Runs: runs, Session: "/bin/gaia-session"}), m, runs
+	return executor.New(executor.Config{Units: m, Names: units.Names{Prefix: "gaia"}, Instance: "shop", Runs: runs, Session: "/bin/gaia-session"}), m, runs
 }
 
 // folder makes the folder of run 7; with an invocation it has been started.
@@ -124,7 +124,7 @@ func folder(t *testing.T, runs, run, instance, invocation string) session.Folder
 	return f
 }
 
-func states(t *testing.T, e *tmux.Executor) map[string]domain.SessionState {
+func states(t *testing.T, e *executor.Executor) map[string]domain.SessionState {
 	t.Helper()
 	l, err := e.List(t.Context())
 	require.NoError(t, err)
@@ -143,7 +143,7 @@ func states(t *testing.T, e *tmux.Executor) map[string]domain.SessionState {
 // Numbers start again where a hub was set up anew: then a unit's name is that of two runs, and only one of them lives.
 func TestUnitOfTheSameName(t *testing.T) {
 	t.Parallel()
-	e, m, runs := executor(t)
+	e, m, runs := newExecutor(t)
 	folder(t, runs, run1, "shop", "old")
 	folder(t, runs, run2, "shop", "new")
 	m.units[unit] = active(unit, "new")
@@ -158,7 +158,7 @@ func TestUnitOfTheSameName(t *testing.T) {
 // A unit that has just begun has no start mark yet, and must not be taken for an older run's.
 func TestUnitThatBegins(t *testing.T) {
 	t.Parallel()
-	e, m, runs := executor(t)
+	e, m, runs := newExecutor(t)
 	folder(t, runs, run1, "shop", "old")
 	folder(t, runs, run2, "shop", "")
 	m.units[unit] = active(unit, "new")
@@ -170,7 +170,7 @@ func TestUnitThatBegins(t *testing.T) {
 // Only this instance's runs are listed, and a name that begins like it is another's.
 func TestOtherInstances(t *testing.T) {
 	t.Parallel()
-	e, m, runs := executor(t)
+	e, m, runs := newExecutor(t)
 	folder(t, runs, run1, "shop", "a")
 	folder(t, runs, run2, "shop-2", "b")
 	other := "gaia-run-shop-2-7.service"
@@ -186,7 +186,7 @@ func TestOtherInstances(t *testing.T) {
 // What cannot be read is unknown, for that run alone.
 func TestDamagedFolder(t *testing.T) {
 	t.Parallel()
-	e, m, runs := executor(t)
+	e, m, runs := newExecutor(t)
 	f := folder(t, runs, run1, "shop", "a")
 	folder(t, runs, run2, "shop", "")
 	require.NoError(t, os.WriteFile(f.Path(session.FileSpec), []byte("{"), 0o600))
@@ -207,7 +207,7 @@ func TestDamagedFolder(t *testing.T) {
 // A run whose folder was removed may still live: nobody may call it gone while a unit runs that no folder explains.
 func TestFolderRemoved(t *testing.T) {
 	t.Parallel()
-	e, m, runs := executor(t)
+	e, m, runs := newExecutor(t)
 	f := folder(t, runs, run1, "shop", "a")
 	m.units[unit] = active(unit, "a")
 	require.Equal(t, map[string]domain.SessionState{run1: domain.SessionAlive}, states(t, e))
@@ -225,7 +225,7 @@ func TestFolderRemoved(t *testing.T) {
 // A unit that does not stop is killed when its time is over, and no sooner.
 func TestStopKills(t *testing.T) {
 	t.Parallel()
-	e, m, runs := executor(t)
+	e, m, runs := newExecutor(t)
 	folder(t, runs, run1, "shop", "a")
 	m.units[unit] = active(unit, "a")
 	synctest.Test(t, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestStopKills(t *testing.T) {
 // What the stop job says is not believed: the unit itself is looked at.
 func TestStopLooks(t *testing.T) {
 	t.Parallel()
-	e, m, runs := executor(t)
+	e, m, runs := newExecutor(t)
 	folder(t, runs, run1, "shop", "a")
 	m.units[unit] = active(unit, "a")
 	m.stop = func(m *manager, unit string) error {
@@ -267,7 +267,7 @@ func TestStopLooks(t *testing.T) {
 
 func TestNoRunIDs(t *testing.T) {
 	t.Parallel()
-	e, _, _ := executor(t)
+	e, _, _ := newExecutor(t)
 	for _, run := range []string{"", ".", "..", "../x", "a/b"} {
 		_, err := e.Probe(t.Context(), run)
 		require.ErrorIs(t, err, domain.ErrInvalid, run)
@@ -278,7 +278,7 @@ func TestNoRunIDs(t *testing.T) {
 // What starts a unit is a program, a word and a path.
 func TestLaunch(t *testing.T) {
 	t.Parallel()
-	e, m, runs := executor(t)
+	e, m, runs := newExecutor(t)
 	f := folder(t, runs, run1, "shop", "")
 	l := domain.Launch{Run: run1, Number: 7, Folder: string(f), Description: "Gaia run", Limits: domain.RunLimits{TasksMax: 9}}
 	require.NoError(t, e.Start(t.Context(), l))
