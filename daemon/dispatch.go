@@ -175,8 +175,7 @@ func (d *Conductor) startUnit(ctx context.Context, r *run, a *domain.Assignment)
 // build makes the tree and everything that the host waits for. The tree file comes last: once it is there the agent may
 // run at any moment, and the run is past the point where its claim can be taken back.
 func (d *Conductor) build(ctx context.Context, r *run, a *domain.Assignment) error {
-	f := r.folder
-	if _, err := f.Tree(); has(err) {
+	if _, err := r.folder.Tree(); has(err) {
 		return nil
 	}
 	if err := d.at("making the tree"); err != nil {
@@ -184,78 +183,19 @@ func (d *Conductor) build(ctx context.Context, r *run, a *domain.Assignment) err
 	}
 	treeCtx, cancel := context.WithTimeout(ctx, d.treeTimeout())
 	defer cancel()
-	tree, err := d.cfg.Workspace.Ensure(treeCtx, domain.TreeRequest{
+	tree, finish, err := d.cfg.Workspace.Ensure(treeCtx, domain.TreeRequest{
 		Ticket: a.Ticket.ID, Identifier: a.Ticket.Identifier, Run: r.id, Branch: string(a.Ticket.Branch),
 	})
 	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		fail := fails(domain.ReasonWorkspace, "%v", err)
-		var we *domain.WorkspaceError
-		fail.Hold = errors.As(err, &we) && we.Hold
-		return fail
+		return treeFailed(ctx, err)
 	}
-	gitDir, err := d.cfg.Workspace.GitDir(treeCtx, tree.Path)
+	finished := make(chan error, 1)
+	go func() { finished <- finish(treeCtx) }() // whatever becomes of the run, the next one finds a complete tree
+	file, err := d.equip(ctx, r, a, tree)
+	if finishErr := <-finished; err == nil && finishErr != nil {
+		return treeFailed(ctx, finishErr)
+	}
 	if err != nil {
-		return fmt.Errorf("finding the git directory of %s: %w", tree.Path, err)
-	}
-	c, err := d.admit(ctx, tree)
-	if err != nil {
-		return err
-	}
-	skill, err := c.skills.For(string(a.Ticket.Workflow), a.Ticket.State)
-	if err != nil {
-		return fails(domain.ReasonSkillMissing, "%v", err)
-	}
-	name, agent, err := d.agentFor(ctx, a)
-	if err != nil {
-		return err
-	}
-	permissions, err := d.permissions(name)
-	if err != nil {
-		return err
-	}
-	if err := d.at("writing the environment"); err != nil {
-		return err
-	}
-	env, err := d.cfg.Machine.Environment(ctx, name, d.gaiaEnv(r, a, tree))
-	if err != nil {
-		return fmt.Errorf("composing the environment: %w", err)
-	}
-	if err := agent.Check(env); err != nil {
-		return fails(domain.ReasonAgentNotFound, "%v", err)
-	}
-	prompt, err := session.Prompt(session.PromptInput{
-		Assignment: *a, Skill: skill, Workflow: c.workflow, Tree: tree, Push: d.push(), LastFailure: lastFailure(a), Nonce: session.NewNonce(),
-	})
-	if err != nil {
-		return fmt.Errorf("writing the prompt: %w", err)
-	}
-	if err := f.WritePrompt(prompt); err != nil {
-		return err
-	}
-	if err := d.at("preparing the agent"); err != nil {
-		return err
-	}
-	cmd, err := agent.Prepare(ctx, domain.AgentRequest{
-		Run: a.Run, Ticket: a.Ticket, Folder: string(f), Tree: tree, PromptFile: f.Path(session.FilePrompt),
-		Permissions: permissions, Env: env,
-	})
-	if err != nil {
-		return fmt.Errorf("preparing the agent %s: %w", name, err)
-	}
-	for k, v := range cmd.Env {
-		env[k] = v
-	}
-	if err := f.WriteEnv(env); err != nil {
-		return err
-	}
-	begin := domain.StartReport{
-		WorktreePath: tree.Path, Branch: tree.Branch, BaseSHA: tree.Base, Unit: d.cfg.Names.Unit(a.Run.Number),
-		Agent: name, Permissions: permissions, Log: string(f),
-	}
-	if err := writeFile(f, fileBegin, begin); err != nil {
 		return err
 	}
 	if err := d.at("letting the host on"); err != nil {
@@ -267,7 +207,85 @@ func (d *Conductor) build(ctx context.Context, r *run, a *domain.Assignment) err
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return f.WriteTree(session.TreeFile{Tree: tree, Argv: cmd.Argv, Hooks: c.hooks, GitDir: gitDir})
+	return r.folder.WriteTree(file)
+}
+
+func treeFailed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	fail := fails(domain.ReasonWorkspace, "%v", err)
+	var we *domain.WorkspaceError
+	fail.Hold = errors.As(err, &we) && we.Hold
+	return fail
+}
+
+// equip prepares the agent, and writes all that the host needs for it but the tree file, which it returns.
+func (d *Conductor) equip(ctx context.Context, r *run, a *domain.Assignment, tree domain.Tree) (session.TreeFile, error) {
+	f := r.folder
+	gitDir, err := d.cfg.Workspace.GitDir(ctx, tree.Path)
+	if err != nil {
+		return session.TreeFile{}, fmt.Errorf("finding the git directory of %s: %w", tree.Path, err)
+	}
+	c, err := d.admit(ctx, tree)
+	if err != nil {
+		return session.TreeFile{}, err
+	}
+	skill, err := c.skills.For(string(a.Ticket.Workflow), a.Ticket.State)
+	if err != nil {
+		return session.TreeFile{}, fails(domain.ReasonSkillMissing, "%v", err)
+	}
+	name, agent, err := d.agentFor(ctx, a)
+	if err != nil {
+		return session.TreeFile{}, err
+	}
+	permissions, err := d.permissions(name)
+	if err != nil {
+		return session.TreeFile{}, err
+	}
+	if err := d.at("writing the environment"); err != nil {
+		return session.TreeFile{}, err
+	}
+	env, err := d.cfg.Machine.Environment(ctx, name, d.gaiaEnv(r, a, tree))
+	if err != nil {
+		return session.TreeFile{}, fmt.Errorf("composing the environment: %w", err)
+	}
+	if err := agent.Check(env); err != nil {
+		return session.TreeFile{}, fails(domain.ReasonAgentNotFound, "%v", err)
+	}
+	prompt, err := session.Prompt(session.PromptInput{
+		Assignment: *a, Skill: skill, Workflow: c.workflow, Tree: tree, Push: d.push(), LastFailure: lastFailure(a), Nonce: session.NewNonce(),
+	})
+	if err != nil {
+		return session.TreeFile{}, fmt.Errorf("writing the prompt: %w", err)
+	}
+	if err := f.WritePrompt(prompt); err != nil {
+		return session.TreeFile{}, err
+	}
+	if err := d.at("preparing the agent"); err != nil {
+		return session.TreeFile{}, err
+	}
+	cmd, err := agent.Prepare(ctx, domain.AgentRequest{
+		Run: a.Run, Ticket: a.Ticket, Folder: string(f), Tree: tree, PromptFile: f.Path(session.FilePrompt),
+		Permissions: permissions, Env: env,
+	})
+	if err != nil {
+		return session.TreeFile{}, fmt.Errorf("preparing the agent %s: %w", name, err)
+	}
+	for k, v := range cmd.Env {
+		env[k] = v
+	}
+	if err := f.WriteEnv(env); err != nil {
+		return session.TreeFile{}, err
+	}
+	begin := domain.StartReport{
+		WorktreePath: tree.Path, Branch: tree.Branch, BaseSHA: tree.Base, Unit: d.cfg.Names.Unit(a.Run.Number),
+		Agent: name, Permissions: permissions, Log: string(f),
+	}
+	if err := writeFile(f, fileBegin, begin); err != nil {
+		return session.TreeFile{}, err
+	}
+	return session.TreeFile{Tree: tree, Argv: cmd.Argv, Hooks: c.hooks, GitDir: gitDir}, nil
 }
 
 func (d *Conductor) push() string { d.mu.Lock(); defer d.mu.Unlock(); return d.settings.Push }

@@ -224,8 +224,9 @@ func (p *place) tree(t *testing.T, identifier, id string) {
 	unlock, err := g.Lock(t.Context(), identifier)
 	require.NoError(t, err)
 	defer unlock()
-	_, err = g.Ensure(t.Context(), domain.TreeRequest{Identifier: identifier, Ticket: id, Run: "0190"})
+	_, finish, err := g.Ensure(t.Context(), domain.TreeRequest{Identifier: identifier, Ticket: id, Run: "0190"})
 	require.NoError(t, err)
+	require.NoError(t, finish(t.Context()))
 }
 
 // TestNoRuntimeFolder: everything else is looked at all the same.

@@ -213,10 +213,12 @@ func (e *WorkspaceError) Unwrap() error { return e.Err }
 // Workspace gives each ticket a place to work in.
 type Workspace interface {
 	// Lock takes the lock of a ticket's tree over all processes of the machine and returns what gives it back.
-	// Ensure and Inspect are called with the lock held.
+	// Ensure, its finish and Inspect are called with the lock held.
 	Lock(ctx context.Context, identifier string) (unlock func(), err error)
-	// Ensure makes the ticket's tree, or takes the one that is there. Failures are *WorkspaceError.
-	Ensure(ctx context.Context, r TreeRequest) (Tree, error)
+	// Ensure makes the ticket's tree, or takes the one that is there. Nobody works in it before finish has returned
+	// without an error: it has the disk keep the tree and marks it as complete, while the caller does other things. Of a
+	// tree that is not finished nothing is kept. Failures are *WorkspaceError.
+	Ensure(ctx context.Context, r TreeRequest) (t Tree, finish func(context.Context) error, err error)
 	// Inspect looks at a ticket's tree. since is the commit that Late counts from; where it is empty and after is
 	// set, Late counts commits made after that time. ErrNotFound: there is no tree.
 	Inspect(ctx context.Context, identifier, since string, after time.Time) (TreeStatus, error)

@@ -64,54 +64,61 @@ func (j *job) find(format string, a ...any) {
 
 // Ensure implements domain.Workspace. It fetches first, without any lock of the repository; it holds that lock only
 // while the list of worktrees is read and changed, so that the checkouts of several trees go on side by side.
-func (g *Git) Ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, error) {
-	t, err := g.ensure(ctx, r)
-	if w := (*domain.WorkspaceError)(nil); err != nil && !errors.As(err, &w) {
-		err = &domain.WorkspaceError{Err: err}
+func (g *Git) Ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, func(context.Context) error, error) {
+	t, finish, err := g.ensure(ctx, r)
+	if err != nil {
+		return domain.Tree{}, nil, workspaceError(err)
 	}
-	return t, err
+	return t, func(ctx context.Context) error { return workspaceError(finish(ctx)) }, nil
 }
 
-func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, error) {
+func workspaceError(err error) error {
+	if w := (*domain.WorkspaceError)(nil); err != nil && !errors.As(err, &w) {
+		return &domain.WorkspaceError{Err: err}
+	}
+	return err
+}
+
+func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, func(context.Context) error, error) {
 	if err := domain.CheckIdentifier(r.Identifier); err != nil {
-		return domain.Tree{}, err
+		return domain.Tree{}, nil, err
 	}
 	if r.Ticket == "" || !runForm().MatchString(r.Run) {
-		return domain.Tree{}, fmt.Errorf("a worktree is made for a ticket and a run, not for ticket %q and run %q: %w", r.Ticket, r.Run, domain.ErrInvalid)
+		return domain.Tree{}, nil, fmt.Errorf("a worktree is made for a ticket and a run, not for ticket %q and run %q: %w", r.Ticket, r.Run, domain.ErrInvalid)
 	}
 	key := domain.WorkspaceKey(r.Identifier)
 	j := &job{Git: g, request: r, key: key, path: filepath.Join(g.root, key), branch: r.Branch, lock: g.lockOf(key)}
 	if j.lock == nil {
-		return domain.Tree{}, fmt.Errorf("the lock of the worktree of %s is not held: %w", r.Identifier, domain.ErrInvalid)
+		return domain.Tree{}, nil, fmt.Errorf("the lock of the worktree of %s is not held: %w", r.Identifier, domain.ErrInvalid)
 	}
 	if j.branch == "" {
 		j.branch = g.Branch(r.Identifier)
 	}
 	if err := g.checkBranchName(ctx, j.branch); err != nil {
-		return domain.Tree{}, err
+		return domain.Tree{}, nil, err
 	}
 	finding, err := g.fetch(ctx)
 	if err != nil {
-		return domain.Tree{}, err
+		return domain.Tree{}, nil, err
 	}
 	if finding != "" {
 		j.find("%s", finding)
 	}
 	if err := os.MkdirAll(g.root, 0o700); err != nil {
-		return domain.Tree{}, fmt.Errorf("make the workspace root: %w", err)
+		return domain.Tree{}, nil, fmt.Errorf("make the workspace root: %w", err)
 	}
 	if real, err := filepath.EvalSymlinks(g.root); err != nil || real != g.root {
-		return domain.Tree{}, hold("the workspace root %s leads to %s since the start; restart the conductor", g.root, real)
+		return domain.Tree{}, nil, hold("the workspace root %s leads to %s since the start; restart the conductor", g.root, real)
 	}
 	if err := g.settle(key); err != nil {
-		return domain.Tree{}, err
+		return domain.Tree{}, nil, err
 	}
 	var unlock func()
 	j.spare, unlock = j.pickSpare(ctx)
 	t, made, err := j.place(ctx)
 	unlock()
 	if err != nil {
-		return domain.Tree{}, err
+		return domain.Tree{}, nil, err
 	}
 	head, behind := t.start, ""
 	if made {
@@ -120,10 +127,10 @@ func (g *Git) ensure(ctx context.Context, r domain.TreeRequest) (domain.Tree, er
 		head, err = Head(ctx, j.path)
 	}
 	if err != nil {
-		return domain.Tree{}, err
+		return domain.Tree{}, nil, err
 	}
 	return domain.Tree{Path: j.path, Branch: t.marker.Branch, Base: t.marker.Base, Head: head,
-		AfterCreate: !t.marker.AfterCreate, Findings: j.findings, Behind: behind}, nil
+		AfterCreate: !t.marker.AfterCreate, Findings: j.findings, Behind: behind}, func(ctx context.Context) error { return j.finish(ctx, t, made) }, nil
 }
 
 // place decides, under the repository's lock, whether there is a complete tree to take (made is false) or registers
@@ -385,26 +392,25 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 		t.admin, err = j.takeSpare(*j.spare, start)
 		return t, err
 	}
-	args := []string{"worktree", "add", "--no-checkout", "--lock", "--reason", makingReason(j.key, j.request.Run, start)}
-	if fresh {
-		args = append(args, "--no-track", "-b", j.branch, "--", j.path, start)
-	} else {
-		args = append(args, "--", j.path, j.branch)
-	}
+	t.admin, err = j.add(ctx, repository, makingReason(j.key, j.request.Run, start), start)
+	return t, err
+}
+
+// add registers a locked worktree without files and without a branch. The repository is locked.
+func (j *job) add(ctx context.Context, repository *os.File, reason, start string) (admin, error) {
 	c := j.git()
 	c.hold = []*os.File{j.lock, repository}
-	if _, err := c.run(ctx, args...); err != nil {
-		return nil, j.refused(ctx, err, fresh)
+	if _, err := c.run(ctx, "worktree", "add", "--no-checkout", "--detach", "--lock", "--reason", reason, "--", j.path, start); err != nil {
+		return admin{}, j.refused(ctx, err, false)
 	}
 	a, err := j.adminOf(j.path)
+	if err == nil && a == nil {
+		err = fmt.Errorf("git says that it made the worktree %s, but has not registered it", j.path)
+	}
 	if err != nil {
-		return nil, err
+		return admin{}, err
 	}
-	if a == nil {
-		return nil, fmt.Errorf("git says that it made the worktree %s, but has not registered it", j.path)
-	}
-	t.admin = *a
-	return t, a.sync()
+	return *a, nil
 }
 
 // refused returns what keeps git from checking a branch out, where it is to make it if it is fresh.
@@ -536,24 +542,41 @@ func (j *job) start(ctx context.Context, before *Marker, tip, there string) (sta
 	return start, base, fresh, nil
 }
 
-// fill checks out a tree that register has made, writes its marker and takes away its lock, in this order: a tree with
-// a marker is complete.
+// fill checks out a tree that register has made. Its registration is written to the disk meanwhile.
 func (j *job) fill(ctx context.Context, t *tree) error {
+	registered := make(chan error, 1)
+	go func() {
+		if t.from != "" { // a spare was written to the disk before it was taken
+			registered <- nil
+			return
+		}
+		registered <- t.admin.sync()
+	}()
+	err := j.checkOut(ctx, t)
+	return errors.Join(err, <-registered)
+}
+
+// checkOut makes the branch of a new tree, where it is missing, and its files.
+func (j *job) checkOut(ctx context.Context, t *tree) error {
+	// Anywhere else git would do to somebody's files what it is to do to ours.
+	if !pointsTo(j.path, t.dir) {
+		return fmt.Errorf("the new worktree %s is not what it should be: it belongs to %s", j.path, gitFile(j.path))
+	}
 	c := call{dir: j.path, limit: checkout, hold: []*os.File{j.lock}}
-	if t.from != "" {
-		// From the one commit to the other: only the difference is checked out.
-		args := []string{"switch", "--quiet", "--no-guess"}
-		switch {
-		case !t.fresh:
-			args = append(args, j.branch)
-		case t.start == t.from: // git need not even look which files differ
-			args = append(args, "--no-track", "-c", j.branch)
-		default:
-			args = append(args, "--no-track", "-c", j.branch, t.start)
-		}
-		if _, err := c.run(ctx, args...); err != nil {
-			return j.refused(ctx, err, t.fresh)
-		}
+	args := []string{"switch", "--quiet", "--no-guess"}
+	if t.from == "" {
+		args = append(args, "--discard-changes") // git takes the files that are not there yet for deleted ones
+	}
+	switch {
+	case !t.fresh:
+		args = append(args, j.branch)
+	case t.start == t.from: // git need not even look which files differ
+		args = append(args, "--no-track", "-c", j.branch)
+	default: // from a spare's commit to that of the branch only the difference is checked out
+		args = append(args, "--no-track", "-c", j.branch, t.start)
+	}
+	if _, err := c.run(ctx, args...); err != nil {
+		return j.refused(ctx, err, t.fresh)
 	}
 	branch := branchIn(t.dir)
 	if branch == "" {
@@ -562,25 +585,24 @@ func (j *job) fill(ctx context.Context, t *tree) error {
 			return fmt.Errorf("look at the new worktree: %w", err)
 		}
 	}
-	if !pointsTo(j.path, t.dir) || branch != "refs/heads/"+j.branch {
-		return fmt.Errorf("the new worktree %s is not what it should be: it belongs to %s and is on %s", j.path, gitFile(j.path), branch)
+	if branch != "refs/heads/"+j.branch {
+		return fmt.Errorf("the new worktree %s is not what it should be: it is on %s", j.path, branch)
 	}
-	if t.from == "" {
-		if _, err := c.run(ctx, "reset", "--hard", "--quiet"); err != nil {
-			return fmt.Errorf("check out the new worktree: %w", err)
-		}
+	if j.config.SkipSubmodules {
+		return nil
 	}
-	if !j.config.SkipSubmodules {
-		if err := j.submodules(ctx, j.path, c.hold); err != nil {
-			return err
-		}
-	}
-	if t.from != t.start { // else its files are those of a spare, which is on the disk
+	return j.submodules(ctx, j.path, c.hold)
+}
+
+// finish marks a tree as this run's. One that was made is written to the disk before, and its lock is taken away after: a
+// tree with a marker is complete.
+func (j *job) finish(ctx context.Context, t *tree, made bool) error {
+	if made && t.from != t.start { // else its files are those of a spare, which is on the disk
 		if err := j.syncTree(ctx, syncLimit); err != nil {
 			return err
 		}
 	}
-	if err := t.marker.write(t.dir); err != nil {
+	if err := t.marker.write(t.dir); err != nil || !made {
 		return err
 	}
 	return unlock(t.admin)
@@ -650,7 +672,7 @@ func (j *job) adopt(ctx context.Context, t *tree) (behind string, err error) {
 		return "", err
 	}
 	t.marker.Run = j.request.Run
-	return behind, t.marker.write(t.dir)
+	return behind, nil
 }
 
 // indexLock tells the lock file of a dead git, which would make every git command in the tree fail, from that of a

@@ -51,7 +51,7 @@ func TestEnsureMakesATree(t *testing.T) {
 func TestEnsureNeedsTheLock(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	_, err := f.Ensure(ctx, domain.TreeRequest{Ticket: "t", Identifier: "SHOP-1", Run: "r"})
+	_, _, err := f.Ensure(ctx, domain.TreeRequest{Ticket: "t", Identifier: "SHOP-1", Run: "r"})
 	require.ErrorIs(t, err, domain.ErrInvalid)
 }
 

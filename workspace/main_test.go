@@ -105,7 +105,11 @@ func ensureRequest(g *Git, r domain.TreeRequest) (domain.Tree, error) {
 		return domain.Tree{}, err
 	}
 	defer unlock()
-	return g.Ensure(ctx, r)
+	t, finish, err := g.Ensure(ctx, r)
+	if err != nil {
+		return t, err
+	}
+	return t, finish(ctx)
 }
 
 // fixture is a person's checkout with one commit, cloned from a bare repository or not.

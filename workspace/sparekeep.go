@@ -138,19 +138,11 @@ func (k keeper) register(ctx context.Context, base string) (admin, error) {
 		return admin{}, err
 	}
 	defer unflock(repository)
-	c := k.git()
-	c.hold = []*os.File{k.lock, repository}
-	if _, err := c.run(ctx, "worktree", "add", "--no-checkout", "--detach", "--lock", "--reason", spareLock, "--", k.path, base); err != nil {
+	a, err := k.add(ctx, repository, spareLock, base)
+	if err != nil {
 		return admin{}, fmt.Errorf("make a spare worktree: %w", err)
 	}
-	a, err := k.adminOf(k.path)
-	if err == nil && a == nil {
-		err = fmt.Errorf("git says that it made the worktree %s, but has not registered it", k.path)
-	}
-	if err != nil {
-		return admin{}, err
-	}
-	return *a, a.sync()
+	return a, a.sync()
 }
 
 // refresh brings a spare to another commit: only the difference is checked out.

@@ -116,7 +116,7 @@ func (p *WorkspaceProcess) Lock(ctx context.Context, identifier string) (func(),
 }
 
 // Ensure implements domain.Workspace.
-func (p *WorkspaceProcess) Ensure(_ context.Context, r domain.TreeRequest) (domain.Tree, error) {
+func (p *WorkspaceProcess) Ensure(_ context.Context, r domain.TreeRequest) (domain.Tree, func(context.Context) error, error) {
 	w := p.w
 	var t domain.Tree
 	err := p.around("Ensure", func() error {
@@ -142,7 +142,7 @@ func (p *WorkspaceProcess) Ensure(_ context.Context, r domain.TreeRequest) (doma
 		w.made[r.Identifier] = t
 		return nil
 	})
-	return t, err
+	return t, func(context.Context) error { return p.around("Finish", func() error { return nil }) }, err
 }
 
 // Inspect implements domain.Workspace.
