@@ -190,15 +190,21 @@ func (f Folder) RemoveSecrets() error {
 	return nil
 }
 
-// WriteEnv writes the environment of agent and hooks.
-func (f Folder) WriteEnv(env map[string]string) error { return write(f, FileEnv, env) }
+// WriteEnv writes the environment of agent and hooks, which the disk keeps with the tree file at the latest.
+func (f Folder) WriteEnv(env map[string]string) error {
+	data, err := marshal(f, FileEnv, env)
+	if err != nil {
+		return err
+	}
+	return durable.Write(f.Path(FileEnv), data, 0o600)
+}
 
 // Env reads the environment of agent and hooks.
 func (f Folder) Env() (map[string]string, error) { return read[map[string]string](f, FileEnv) }
 
-// WritePrompt writes the prompt.
+// WritePrompt writes the prompt, which the disk keeps with the tree file at the latest.
 func (f Folder) WritePrompt(prompt []byte) error {
-	return durable.Replace(f.Path(FilePrompt), prompt, 0o600)
+	return durable.Write(f.Path(FilePrompt), prompt, 0o600)
 }
 
 // WriteTree tells the host that the tree is ready. Environment and prompt must have been written before.
@@ -334,11 +340,19 @@ func (f Folder) read(name string) ([]byte, error) {
 }
 
 func write[T any](f Folder, name string, v T) error {
+	data, err := marshal(f, name, v)
+	if err != nil {
+		return err
+	}
+	return durable.Replace(f.Path(name), data, 0o600)
+}
+
+func marshal(f Folder, name string, v any) ([]byte, error) {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", f.Path(name), err)
+		return nil, fmt.Errorf("writing %s: %w", f.Path(name), err)
 	}
-	return durable.Replace(f.Path(name), append(data, '\n'), 0o600)
+	return append(data, '\n'), nil
 }
 
 // read accepts keys that it does not know: a run outlives an upgrade, and its host may be newer or older than the reader.

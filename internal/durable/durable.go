@@ -16,10 +16,18 @@ import (
 
 // Replace writes data as path with exactly the permissions perm, whatever the umask: temporary file beside it, fsync,
 // rename, fsync of the folder.
-func Replace(path string, data []byte, perm fs.FileMode) (err error) {
-	dir := filepath.Dir(path)
+func Replace(path string, data []byte, perm fs.FileMode) error {
+	if err := Write(path, data, perm); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(path))
+}
+
+// Write is Replace without the last step: after a power cut there may still be the old content, or no file. It is for a
+// file that is worth nothing without another one beside it that is written later by Replace or Create.
+func Write(path string, data []byte, perm fs.FileMode) (err error) {
 	// Not renameio.WriteFile: that keeps the permissions of the file before, which may have been too open.
-	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithStaticPermissions(perm))
+	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(perm))
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
@@ -30,7 +38,7 @@ func Replace(path string, data []byte, perm fs.FileMode) (err error) {
 	if err := f.CloseAtomicallyReplace(); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
-	return SyncDir(dir)
+	return nil
 }
 
 // Create is Replace for a file that must not be there yet; the error matches fs.ErrExist if it is. Of several
