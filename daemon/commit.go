@@ -8,7 +8,7 @@ import (
 
 	"gaia/domain"
 	"gaia/registry"
-	"gaia/session"
+	"gaia/session/prompt"
 )
 
 // The committed files that a run depends on.
@@ -23,7 +23,7 @@ const (
 type commit struct {
 	sha      string
 	hooks    domain.Hooks
-	skills   session.SkillSet
+	skills   prompt.SkillSet
 	workflow []byte // nil: there is none
 }
 
@@ -83,7 +83,7 @@ func (d *Conductor) commit(ctx context.Context, sha string) (*commit, error) {
 			skills[path] = data
 		}
 	}
-	if c.skills, err = session.Skills(skills); err != nil {
+	if c.skills, err = prompt.Skills(skills); err != nil {
 		return nil, &skillError{fmt.Errorf("commit %.12s: %w", sha, err)}
 	}
 	d.commits.last = c

@@ -10,6 +10,7 @@ import (
 	"gaia/domain"
 	"gaia/internal/log"
 	"gaia/session"
+	"gaia/session/prompt"
 )
 
 // The size of a pane that nobody is attached to. Some agents draw nothing sensible in tmux's 80 by 24.
@@ -253,13 +254,13 @@ func (d *Conductor) equip(ctx context.Context, r *run, a *domain.Assignment, tre
 	if err := agent.Check(env); err != nil {
 		return session.TreeFile{}, fails(domain.ReasonAgentNotFound, "%v", err)
 	}
-	prompt, err := session.Prompt(session.PromptInput{
-		Assignment: *a, Skill: skill, Workflow: c.workflow, Tree: tree, Push: d.push(), LastFailure: lastFailure(a), Nonce: session.NewNonce(),
+	text, err := prompt.Write(prompt.Input{
+		Assignment: *a, Skill: skill, Workflow: c.workflow, Tree: tree, Push: d.push(), LastFailure: lastFailure(a), Nonce: prompt.NewNonce(),
 	})
 	if err != nil {
 		return session.TreeFile{}, fmt.Errorf("writing the prompt: %w", err)
 	}
-	if err := f.WritePrompt(prompt); err != nil {
+	if err := f.WritePrompt(text); err != nil {
 		return session.TreeFile{}, err
 	}
 	if err := d.at("preparing the agent"); err != nil {

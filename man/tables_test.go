@@ -18,6 +18,7 @@ import (
 	"gaia/domain"
 	"gaia/internal/log"
 	"gaia/session"
+	"gaia/session/prompt"
 	"gaia/tmux"
 	"gaia/units"
 	"gaia/workspace"
@@ -75,14 +76,14 @@ func TestWorkflows(t *testing.T) {
 func TestSkills(t *testing.T) {
 	t.Parallel()
 	part := pageNamed(t, "gaia-workflows(7)").part(t, 2, "SKILLS")
-	set, err := session.Skills(nil)
+	set, err := prompt.Skills(nil)
 	require.NoError(t, err)
 	var want [][]string
 	for _, s := range set.All() {
 		workflows := slices.Clone(s.Workflows)
 		for i, w := range workflows {
 			if w == domain.Unqualified {
-				workflows[i] = session.UnqualifiedName
+				workflows[i] = prompt.UnqualifiedName
 			}
 		}
 		want = append(want, []string{s.Name, strings.Join(workflows, ", "), strings.Join(s.States, ", ")})
@@ -103,7 +104,7 @@ func TestSkills(t *testing.T) {
 	}
 	require.Equal(t, leaves, described)
 	require.Len(t, blocks(part), 1)
-	s, err := session.ParseSkill("example", []byte(blocks(part)[0]))
+	s, err := prompt.ParseSkill("example", []byte(blocks(part)[0]))
 	require.NoError(t, err)
 	require.Len(t, s.Inputs, 1)
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gaia/domain"
-	"gaia/session"
+	"gaia/session/prompt"
 )
 
 // prompts returns the prompt and the skill of every state in which an agent works. Nothing that people write is in them.
-func prompts(t *testing.T, each func(workflow, state, prompt string, skill session.Skill)) {
+func prompts(t *testing.T, each func(workflow, state, text string, skill prompt.Skill)) {
 	t.Helper()
-	set, err := session.Skills(nil)
+	set, err := prompt.Skills(nil)
 	require.NoError(t, err)
 	unqualified, ok := domain.WorkflowByID(domain.Unqualified)
 	require.True(t, ok)
@@ -27,12 +27,12 @@ func prompts(t *testing.T, each func(workflow, state, prompt string, skill sessi
 			}
 			skill, err := set.For(w.ID, s.Name)
 			require.NoError(t, err)
-			prompt, err := session.Prompt(session.PromptInput{
+			text, err := prompt.Write(prompt.Input{
 				Assignment: domain.Assignment{Ticket: domain.Ticket{Identifier: "SHOP-1", Workflow: domain.Ref(w.ID), State: s.Name}},
-				Skill:      skill, Nonce: session.NewNonce(),
+				Skill:      skill, Nonce: prompt.NewNonce(),
 			})
 			require.NoError(t, err)
-			each(w.ID, s.Name, string(prompt), skill)
+			each(w.ID, s.Name, string(text), skill)
 		}
 	}
 }
@@ -68,8 +68,8 @@ func TestPromptsNameRealCommands(t *testing.T) {
 	comment, _, err := usual.Find([]string{"ticket", "comment"})
 	require.NoError(t, err)
 	seen := 0
-	prompts(t, func(workflow, state, prompt string, _ session.Skill) {
-		for _, words := range commandsIn(prompt) {
+	prompts(t, func(workflow, state, text string, _ prompt.Skill) {
+		for _, words := range commandsIn(text) {
 			root := testRoot(t)
 			at, rest, err := root.Find(words)
 			require.NoError(t, err, words)
@@ -78,7 +78,7 @@ func TestPromptsNameRealCommands(t *testing.T) {
 			require.NoError(t, at.ValidateArgs(at.Flags().Args()), words)
 			seen++
 		}
-		for _, m := range regexp.MustCompile("type\\s+`([a-z_]+)`").FindAllStringSubmatch(prompt, -1) {
+		for _, m := range regexp.MustCompile("type\\s+`([a-z_]+)`").FindAllStringSubmatch(text, -1) {
 			require.Regexp(t, `\b`+m[1]+`\b`, comment.Long[strings.Index(comment.Long, "these are usual:"):], "%s %s", workflow, state)
 		}
 	})
@@ -104,8 +104,8 @@ func TestWhatPromptsSayCanBeDone(t *testing.T) {
 		return w.inside(a, token)
 	}
 	done := map[string]bool{}
-	prompts(t, func(workflow, state, prompt string, skill session.Skill) {
-		for _, words := range commandsIn(prompt) {
+	prompts(t, func(workflow, state, text string, skill prompt.Skill) {
+		for _, words := range commandsIn(text) {
 			call := strings.Join(words, " ")
 			if slices.Contains(words, "STATE") {
 				continue

@@ -40,11 +40,13 @@ var mayImport = map[string][]string{
 	"remote":    {"domain", "hub", "hub/store", "internal/version", "internal/log"},
 	"registry":  {"domain", "internal/durable"},
 	"units":     {"domain"},
-	"session":   {"domain", "registry", "internal/durable"},
+	"session":   {"domain", "internal/durable"},
 	"tmux":      {},
 	"journal":   {"internal/log"},
 	"workspace": {"domain", "internal/durable"},
 	"agent":     {"domain", "registry", "session", "internal/durable"},
+	// What an agent is told: the skills, and the prompt that is written of them and of a ticket.
+	"session/prompt": {"domain", "registry"},
 	// Has a run hosted by systemd; the driver of tmux knows of neither.
 	"tmux/executor":     {"domain", "session", "units"},
 	"tmux/executortest": {"domain", "session"},
@@ -52,7 +54,7 @@ var mayImport = map[string][]string{
 	"session/host": {"domain", "session", "tmux", "workspace", "internal/log", "internal/sdnotify"},
 
 	// The conductor decides; what it decides on reaches it through the domain's ports, wired in cmd.
-	"daemon": {"domain", "registry", "session", "units", "agent", "workspace", "internal/clock", "internal/durable", "internal/log", "internal/version"},
+	"daemon": {"domain", "registry", "session", "session/prompt", "units", "agent", "workspace", "internal/clock", "internal/durable", "internal/log", "internal/version"},
 
 	// Ties the ports together for one machine; only gaia-conductor and tests of the whole use it.
 	"daemon/local": {"domain", "daemon", "registry", "session", "units", "agent", "workspace", "remote", "tmux", "tmux/executor", "internal/clock", "internal/log", "internal/version"},

@@ -136,11 +136,10 @@ func (h *host) run(ctx context.Context) int {
 // opened before the worktree is there, so that neither waits for the other; the pane stands at the gate meanwhile.
 func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 	h.notify(h.status("waits for the worktree"))
-	pane, gate, err := h.open(ctx)
+	gate, err := h.open(ctx)
 	if err != nil {
 		return h.failure(ctx, session.CauseStart, err), false
 	}
-	defer pane.Close()
 	defer gate.close()
 	// Nothing is prepared any longer for a session that has ended.
 	open, ended := context.WithCancelCause(ctx)
@@ -177,7 +176,7 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 	if open.Err() != nil {
 		return h.failure(ctx, session.CauseStart, context.Cause(open)), true
 	}
-	if err := h.letIn(ctx, pane, gate); err != nil {
+	if err := h.letIn(ctx, gate); err != nil {
 		return h.failure(ctx, session.CauseStart, err), true
 	}
 	h.notify("READY=1", h.status("the agent runs"))
@@ -237,43 +236,42 @@ func (h *host) failure(ctx context.Context, cause string, err error) session.Rec
 	return rec
 }
 
-// open starts tmux and opens the one pane, which waits at the gate. The caller closes both.
-func (h *host) open(ctx context.Context) (*os.File, *gate, error) {
+// open starts tmux and opens the one pane, which waits at the gate, or is about to come there. The caller closes the gate.
+func (h *host) open(ctx context.Context) (*gate, error) {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	h.server = tmux.Server{Socket: h.spec.Socket, Conf: h.folder.Path(fileTmuxConf)}
 	if err := h.server.CheckSocket(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(h.spec.Socket), 0o700); err != nil {
-		return nil, nil, fmt.Errorf("making the folder of the tmux sockets: %w", err)
+		return nil, fmt.Errorf("making the folder of the tmux sockets: %w", err)
 	}
 	if err := os.WriteFile(h.server.Conf, tmux.Conf(), 0o600); err != nil {
-		return nil, nil, fmt.Errorf("writing tmux's configuration: %w", err)
+		return nil, fmt.Errorf("writing tmux's configuration: %w", err)
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, fmt.Errorf("finding this program: %w", err)
+		return nil, fmt.Errorf("finding this program: %w", err)
 	}
 	gate, err := closeGate(h.folder)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	pane, err := h.openPane(ctx, self)
-	if err != nil {
+	if err := h.openPane(ctx, self); err != nil {
 		gate.close()
-		return nil, nil, err
+		return nil, err
 	}
-	return pane, gate, nil
+	return gate, nil
 }
 
-func (h *host) openPane(ctx context.Context, self string) (*os.File, error) {
+func (h *host) openPane(ctx context.Context, self string) error {
 	err := h.startServer(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if h.output, err = openOutput(h.folder); err != nil {
-		return nil, err
+		return err
 	}
 	h.ids, err = h.server.NewSession(ctx, tmux.NewSession{
 		Name: tmux.SessionName(h.spec.Identifier), Title: h.spec.Identifier + " · " + h.spec.Project,
@@ -281,33 +279,35 @@ func (h *host) openPane(ctx context.Context, self string) (*os.File, error) {
 		Argv: []string{self, "exec", string(h.folder)}, Output: h.output.r,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("opening the session: %w", err)
+		return fmt.Errorf("opening the session: %w", err)
 	}
-	// The pane waits at the gate, so that its process is there and its id cannot be another's yet.
+	// The pane does not pass the gate yet, so that its process is there and its id cannot be another's.
 	if err := h.watchPane(); err != nil {
-		return nil, err
+		return err
 	}
 	group, err := cgroupOf(strconv.Itoa(h.ids.PID))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if group != h.group {
-		return nil, fmt.Errorf("tmux moved the pane to the control group %s, where the run's limits do not hold; the run's own is %s", group, h.group)
+		return fmt.Errorf("tmux moved the pane to the control group %s, where the run's limits do not hold; the run's own is %s", group, h.group)
 	}
-	pane, err := awaitPane(ctx, h.folder, h.gone)
-	if err != nil {
-		return nil, fmt.Errorf("waiting for the pane: %w", err)
-	}
-	return pane, nil
+	return nil
 }
 
-// letIn opens the gate and returns when the pane has become the agent.
-func (h *host) letIn(ctx context.Context, pane *os.File, gate *gate) error {
+// letIn opens the gate and returns when the pane has become the agent. A pane that has not come to the gate yet finds it
+// open: it need not wait for its host to see it.
+func (h *host) letIn(ctx context.Context, gate *gate) error {
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 	if err := gate.open(h.folder); err != nil {
 		return err
 	}
+	pane, err := awaitPane(ctx, h.folder, h.gone)
+	if err != nil {
+		return fmt.Errorf("waiting for the pane: %w", err)
+	}
+	defer pane.Close()
 	return awaitAgent(ctx, pane)
 }
 

@@ -1,4 +1,6 @@
-package session
+// Package prompt writes what the agent of a run is told: its skills are Markdown, built in or of the checkout, and the prompt
+// is made of one of them, the checkout's WORKFLOW.md and the ticket. It works on values alone, reads no file and asks nobody.
+package prompt
 
 import (
 	"crypto/rand"
@@ -46,8 +48,8 @@ are told: read it to its end before you do anything, in parts if you must. It li
 you are no longer sure of what it says.
 `
 
-// PromptInput is what a prompt is built from.
-type PromptInput struct {
+// Input is what a prompt is built from.
+type Input struct {
 	Assignment  domain.Assignment
 	Skill       Skill
 	Workflow    []byte // WORKFLOW.md of the base commit; nil where there is none
@@ -66,10 +68,10 @@ func NewNonce() string {
 	return hex.EncodeToString(b[:])
 }
 
-// Prompt writes what an agent reads first. Everything that people or programs have written about the ticket stands
+// Write writes what an agent reads first. Everything that people or programs have written about the ticket stands
 // between markers that the text itself cannot contain; outside of them stand only Gaia's own words, the skill and
 // WORKFLOW.md. The error is one that people see: a WORKFLOW.md that is no text must not be passed over.
-func Prompt(in PromptInput) ([]byte, error) {
+func Write(in Input) ([]byte, error) {
 	workflow, err := plain(registry.WorkflowFile, in.Workflow)
 	if err != nil {
 		return nil, err

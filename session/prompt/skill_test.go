@@ -1,4 +1,4 @@
-package session_test
+package prompt_test
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"gaia/domain"
-	"gaia/session"
+	"gaia/session/prompt"
 )
 
 func skill(name, workflows, states string) []byte {
@@ -19,7 +19,7 @@ func skill(name, workflows, states string) []byte {
 
 func TestTheBuiltInSkillsOwnEveryClaimableStateOnce(t *testing.T) {
 	t.Parallel()
-	set, err := session.Skills(nil)
+	set, err := prompt.Skills(nil)
 	require.NoError(t, err)
 	want := []string{"/qualification"}
 	for _, w := range domain.Workflows() {
@@ -48,7 +48,7 @@ func TestTheBuiltInSkillsOwnEveryClaimableStateOnce(t *testing.T) {
 // comment begins with, or for all that the skill owns. So read, the lines are exactly what the workflows allow.
 func TestASkillNamesEveryWayOnAndNoOther(t *testing.T) {
 	t.Parallel()
-	set, err := session.Skills(nil)
+	set, err := prompt.Skills(nil)
 	require.NoError(t, err)
 	for _, s := range set.All() {
 		require.LessOrEqual(t, strings.Count(s.Body, "\n")+1, 120, "%s is read each time", s.Name)
@@ -82,9 +82,9 @@ func allowed(workflow, state string) []string {
 var moveLine = regexp.MustCompile(`(?m)^gaia ticket move (?:--workflow (\S+) )?(\S+) +# (.+)$`)
 
 // named returns where a skill lets a ticket go, in the same form.
-func named(t *testing.T, s session.Skill, workflow, state string) []string {
+func named(t *testing.T, s prompt.Skill, workflow, state string) []string {
 	t.Helper()
-	names := []string{session.UnqualifiedName}
+	names := []string{prompt.UnqualifiedName}
 	for _, w := range domain.Workflows() {
 		names = append(names, w.ID)
 		for _, st := range w.States {
@@ -117,7 +117,7 @@ func named(t *testing.T, s session.Skill, workflow, state string) []string {
 
 func TestASkillOfTheRepositoryReplacesOneOfTheSameName(t *testing.T) {
 	t.Parallel()
-	set, err := session.Skills(map[string][]byte{
+	set, err := prompt.Skills(map[string][]byte{
 		".gaia/skills/my-code.md":     skill("code", "gaia_feature, gaia_bug, gaia_chore", "coding"),
 		".gaia/skills/README.md":      []byte("not a skill"),
 		".gaia/skills/pictures/a.md":  []byte("not a skill"),
@@ -132,7 +132,7 @@ func TestASkillOfTheRepositoryReplacesOneOfTheSameName(t *testing.T) {
 
 func TestAStateOfNoneOrTwoIsAnErrorBeforeAnythingIsClaimed(t *testing.T) {
 	t.Parallel()
-	set, err := session.Skills(map[string][]byte{
+	set, err := prompt.Skills(map[string][]byte{
 		".gaia/skills/hunt.md": skill("hunt", "gaia_bug", "diagnose"),
 		".gaia/skills/code.md": skill("code", "gaia_feature, gaia_bug", "coding"),
 	})
@@ -142,7 +142,7 @@ func TestAStateOfNoneOrTwoIsAnErrorBeforeAnythingIsClaimed(t *testing.T) {
 	require.NotContains(t, set.Serves(), "gaia_chore/coding")
 	require.Contains(t, set.Serves(), "gaia_bug/coding")
 
-	_, err = session.Skills(map[string][]byte{
+	_, err = prompt.Skills(map[string][]byte{
 		".gaia/skills/a.md": skill("code", "gaia_bug, gaia_feature, gaia_chore", "coding"),
 		".gaia/skills/b.md": skill("code", "gaia_bug, gaia_feature, gaia_chore", "coding"),
 	})
@@ -172,7 +172,7 @@ func TestParseSkillNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := session.ParseSkill(".gaia/skills/a.md", []byte(c.text))
+			_, err := prompt.ParseSkill(".gaia/skills/a.md", []byte(c.text))
 			require.ErrorContains(t, err, c.want)
 			require.ErrorContains(t, err, ".gaia/skills/a.md")
 		})
@@ -181,9 +181,9 @@ func TestParseSkillNamesWhatIsWrong(t *testing.T) {
 
 func TestParseSkillTakesOtherLineEnds(t *testing.T) {
 	t.Parallel()
-	s, err := session.ParseSkill("a.md", []byte("\ufeff---\r\nname: a\r\nworkflows: [unqualified]\r\nstates: [Qualification]\r\ninputs:\r\n  tests: make check\r\n---\r\nDo\r\nit.\r\n"))
+	s, err := prompt.ParseSkill("a.md", []byte("\ufeff---\r\nname: a\r\nworkflows: [unqualified]\r\nstates: [Qualification]\r\ninputs:\r\n  tests: make check\r\n---\r\nDo\r\nit.\r\n"))
 	require.NoError(t, err)
-	require.Equal(t, session.Skill{
+	require.Equal(t, prompt.Skill{
 		Name: "a", Body: "Do\nit.", Source: "a.md", Workflows: []string{""}, States: []string{"qualification"},
 		Inputs: map[string]string{"tests": "make check"},
 	}, s)
@@ -194,7 +194,7 @@ func FuzzParseSkill(f *testing.F) {
 	f.Add("---\nname: &a [*a]\n---\nx")
 	f.Add("---\n---\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := session.ParseSkill("a.md", []byte(text))
+		s, err := prompt.ParseSkill("a.md", []byte(text))
 		if err != nil {
 			return
 		}
