@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -12,18 +13,28 @@ import (
 // only a tree whose after_create has not finished, whose branch has no commit of its own, which is clean and in which
 // nobody works; and the branch is moved forward only. Any other tree stays as it is, and behind says why and what helps.
 func (j *job) forward(ctx context.Context, t *tree, s standing) (behind string, err error) {
-	m := &t.marker
+	m, c := &t.marker, call{dir: j.path, limit: checkout, hold: []*os.File{j.lock}}
+	head, err := Head(ctx, j.path)
+	if err != nil {
+		return "", err
+	}
+	if m.Next != "" { // an earlier call was cut short
+		if s.dirty && !s.off && s.who == "" && s.unknown == nil && !m.AfterCreate && head == m.Base {
+			if s.dirty, err = j.undo(ctx, c, m.Next); err != nil {
+				return "", err
+			}
+			if !s.dirty {
+				j.find("They were what a git had left that was cut short before anybody had begun here, and were taken away.")
+			}
+		}
+		m.Next = ""
+	}
 	base, err := j.Base(ctx)
 	if err != nil || base == m.Base {
 		return "", nil // a tree that is there needs no base
 	}
-	c := call{dir: j.path, limit: checkout, hold: []*os.File{j.lock}}
 	if older, err := c.is(ctx, "merge-base", "--is-ancestor", m.Base, base); err != nil || !older {
 		return "", nil // the default branch was made anew, or its last commits were taken back
-	}
-	head, err := Head(ctx, j.path)
-	if err != nil {
-		return "", err
 	}
 	own := head != m.Base
 	why, err := j.stays(ctx, t, &s, own, base)
@@ -31,17 +42,29 @@ func (j *job) forward(ctx context.Context, t *tree, s standing) (behind string, 
 		return "", err
 	}
 	if why == "" {
-		// A crash from here on leaves the note, by which the next run knows whose commit the tree stands at.
+		// A crash from here on leaves the note, by which the next run knows whose commit the tree stands at, and whose changes
+		// are in it.
 		m.Next = base
 		if err := m.write(t.dir); err != nil {
 			return "", err
 		}
 		_, failed := c.run(ctx, "merge", "--quiet", "--no-stat", "--ff-only", "--no-squash", "--no-verify-signatures", "--no-overwrite-ignore", base)
-		if err := m.settle(ctx, j.path); err != nil {
+		if head, err = Head(ctx, j.path); err != nil {
 			return "", err
 		}
-		if m.Base == base {
-			return "", j.syncTree(ctx, syncLimit)
+		switch head {
+		case base:
+			m.Base = base
+			err = j.syncTree(ctx, syncLimit)
+		case m.Base:
+			s.dirty, err = j.undo(ctx, c, base)
+		}
+		if err != nil {
+			return "", err
+		}
+		m.Next = ""
+		if err := m.write(t.dir); err != nil || m.Base == base {
+			return "", err
 		}
 		why = "git does not bring it forward (" + strings.Join(strings.Fields(tail(fmt.Sprint(failed), 300)), " ") + ")"
 	}
@@ -49,20 +72,57 @@ func (j *job) forward(ctx context.Context, t *tree, s standing) (behind string, 
 		short(m.Base), short(base), why, j.mend(s, own, base)), nil
 }
 
-// settle ends what a call of forward has begun, whether git has moved the branch or not.
+// settle says at which of its two commits a tree stands that a call of forward was bringing to another one when it was cut
+// short. Next is then the one at which it does not.
 func (m *Marker) settle(ctx context.Context, path string) error {
 	if m.Next == "" {
 		return nil
 	}
 	head, err := Head(ctx, path)
+	if err == nil && head == m.Next {
+		m.Base, m.Next = m.Next, m.Base
+	}
+	return err
+}
+
+// undo takes away what a git has left in a tree that was clean when it began to bring it from HEAD to another commit, or
+// from that one to HEAD, and did not come to the end, for want of space, say, or which a power cut has kept in part. It
+// touches nothing where a file differs that is the same in both commits, and so somebody's. It reports whether the tree is
+// still dirty.
+func (j *job) undo(ctx context.Context, c call, other string) (dirty bool, err error) {
+	fail := func(err error) (bool, error) {
+		return true, fmt.Errorf("take away what a git that was cut short has left in %s: %w", j.path, err)
+	}
+	out, err := c.run(ctx, "diff-tree", "-r", "-z", "--no-renames", "--name-only", other, "HEAD")
 	if err != nil {
-		return err
+		return fail(err)
 	}
-	if head == m.Next {
-		m.Base = m.Next
+	differ := map[string]bool{}
+	for name := range strings.SplitSeq(string(out), "\x00") {
+		differ[name] = true
 	}
-	m.Next = ""
-	return nil
+	if out, err = c.run(ctx, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=none"); err != nil {
+		return fail(err)
+	}
+	var made []string
+	for entry := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		name := entry[min(len("XY "), len(entry)):]
+		if !differ[name] {
+			return true, nil
+		}
+		if strings.HasPrefix(entry, "??") {
+			made = append(made, name)
+		}
+	}
+	for _, name := range made {
+		if err := os.Remove(filepath.Join(j.path, name)); err != nil {
+			return fail(err)
+		}
+	}
+	if _, err := c.run(ctx, "reset", "--hard", "--quiet"); err != nil {
+		return fail(err)
+	}
+	return Dirty(ctx, j.path)
 }
 
 // standing is what adopt has found out of a tree.

@@ -177,3 +177,105 @@ func TestATreeThatStaysSaysWhyAndWhatHelps(t *testing.T) {
 		require.Equal(t, base, f.ensure("SHOP-1", "run-3").Head)
 	})
 }
+
+// A git that fails in the middle, for want of space or of the server of large files, leaves what differs half checked out.
+func TestBringingATreeForwardFailsInTheMiddle(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.write(f.checkout, ".gitattributes", "*.large filter=large\n")
+	f.write(f.checkout, "gone", "old\n")
+	f.write(f.checkout, "kept", "old\n")
+	f.commit(f.checkout, "before")
+	f.git(f.checkout, "push", "-q")
+	f.git(f.checkout, "config", "filter.large.required", "true")
+	f.git(f.checkout, "config", "filter.large.clean", "cat")
+	f.git(f.checkout, "config", "filter.large.smudge", "cat")
+	tree := f.ensure("SHOP-1", "run-1")
+	f.git(f.checkout, "rm", "-q", "gone")
+	f.write(f.checkout, "a/new", "new\n")
+	f.write(f.checkout, "kept", "new\n")
+	base := f.mainMoves("m.large", "large\n")
+	f.git(f.checkout, "config", "filter.large.smudge", "false")
+	again := f.ensure("SHOP-1", "run-2")
+	require.Equal(t, tree.Base, again.Head)
+	require.Contains(t, again.Behind, "git does not bring it forward (")
+	require.Empty(t, f.git(tree.Path, "status", "--porcelain"), "what git has done of it is undone")
+	f.git(f.checkout, "config", "filter.large.smudge", "cat")
+	again = f.ensure("SHOP-1", "run-3")
+	require.Equal(t, base, again.Head)
+	require.Empty(t, again.Behind)
+	require.Empty(t, again.Findings)
+}
+
+// What a git that was cut short has left is not taken for somebody's changes; what somebody has left is.
+func TestBringingATreeForwardIsCutShortInTheMiddle(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		moved bool
+		left  func(f *fixture, path, next string)
+		stays string // the changes that nobody takes away
+	}{
+		{"files", false, func(f *fixture, path, _ string) {
+			require.NoError(f.t, os.Remove(filepath.Join(path, "gone")))
+			f.write(path, "a/new", "n")
+			f.write(path, "kept", "")
+		}, ""},
+		{"the index, too", false, func(f *fixture, path, next string) { f.git(path, "read-tree", "-m", "-u", "HEAD", next) }, ""},
+		{"a file where a folder was", false, func(f *fixture, path, _ string) {
+			require.NoError(f.t, os.RemoveAll(filepath.Join(path, "folder")))
+			f.write(path, "folder", "new\n")
+		}, ""},
+		{"emptied files", true, func(f *fixture, path, _ string) {
+			require.NoError(f.t, os.Truncate(filepath.Join(path, "a/new"), 0))
+			f.write(path, "gone", "old\n")
+		}, ""},
+		{"nothing", true, func(*fixture, string, string) {}, ""},
+		{"somebody's file, too", false, func(f *fixture, path, _ string) {
+			f.write(path, "a/new", "new\n")
+			f.write(path, "theirs", "theirs\n")
+		}, "?? a/\n?? theirs"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.write(f.checkout, "gone", "old\n")
+			f.write(f.checkout, "kept", "old\n")
+			f.write(f.checkout, "folder/file", "old\n")
+			f.commit(f.checkout, "before")
+			f.git(f.checkout, "push", "-q")
+			tree := f.ensure("SHOP-1", "run-1")
+			f.git(f.checkout, "rm", "-q", "-r", "gone", "folder")
+			f.write(f.checkout, "a/new", "new\n")
+			f.write(f.checkout, "folder", "new\n")
+			next := f.mainMoves("kept", "new\n")
+			m, err := ReadMarker(f.gitDir(tree.Path))
+			require.NoError(t, err)
+			m.Next = next
+			require.NoError(t, m.write(f.gitDir(tree.Path)))
+			if c.moved {
+				f.git(tree.Path, "merge", "-q", "--ff-only", next)
+			}
+			c.left(f, tree.Path, next)
+			dirty := f.git(tree.Path, "status", "--porcelain") != ""
+			again := f.ensure("SHOP-1", "run-2")
+			require.Equal(t, c.stays, f.git(tree.Path, "status", "--porcelain"))
+			m, err = ReadMarker(f.gitDir(tree.Path))
+			require.NoError(t, err)
+			require.Empty(t, m.Next)
+			if c.stays != "" {
+				require.Equal(t, tree.Base, again.Head)
+				require.Contains(t, again.Behind, "it holds changes that are not committed")
+				return
+			}
+			require.Equal(t, next, again.Head)
+			require.Equal(t, next, again.Base)
+			require.Empty(t, again.Behind)
+			if dirty {
+				require.Len(t, again.Findings, 2)
+				require.Contains(t, again.Findings[0], "a copy is saved in refs/gaia/saved/SHOP-1/run-2")
+				require.Contains(t, again.Findings[1], "taken away")
+			}
+		})
+	}
+}
