@@ -44,8 +44,8 @@ hash of the last one as JSON. It also works while the hub runs. gaia hub backup 
 		Example: "  gaia-hub backup ~/.local/state/gaia/hub.db ~/hub-backup.db",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// A half copy is removed before the program ends.
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			// A half copy is removed before the program ends, also where the terminal is gone.
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 			defer stop()
 			found, err := backup(ctx, args[0], args[1])
 			*code = report(found, err, cmd.OutOrStdout())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gaia/domain"
 	"gaia/hub/store"
@@ -198,6 +199,34 @@ func TestHubBackup(t *testing.T) {
 
 	require.Contains(t, w.call("", "__complete", "hub", "backup", "").out, ":0\n", "names of files")
 	require.Contains(t, w.call("", "__complete", "hub", "backup", copied, "").out, ":4\n")
+}
+
+// TestHubBackupIsEnded with its terminal, and leaves no half copy either.
+func TestHubBackupIsEnded(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(hubProgram(t), "gaia-hub")
+	path, dir := filepath.Join(t.TempDir(), "hub.db"), t.TempDir()
+	db, err := sqlite.Open(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510} // SQLite's, for which the backup waits a while
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_SETLK, &lock))
+	for _, sig := range []os.Signal{os.Interrupt, unix.SIGTERM, unix.SIGHUP} {
+		cmd := exec.Command(program, "backup", path, filepath.Join(dir, "copy.db"))
+		require.NoError(t, cmd.Start())
+		left := func() bool {
+			names, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			return len(names) > 0
+		}
+		require.Eventually(t, left, time.Minute, time.Millisecond)
+		require.NoError(t, cmd.Process.Signal(sig))
+		require.Error(t, cmd.Wait())
+		require.False(t, left(), "%v", sig)
+	}
 }
 
 func TestVersion(t *testing.T) {

@@ -35,7 +35,7 @@ func Backup(ctx context.Context, path, to string, check func(copied string) erro
 		return fmt.Errorf("making the copy: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	db, err := connect(path, url.Values{"mode": {"ro"}}) // but not query_only, which forbids to write the copy
+	db, err := openReading(ctx, path, url.Values{}) // but not query_only, which forbids to write the copy
 	if err != nil {
 		return err
 	}

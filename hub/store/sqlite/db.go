@@ -364,27 +364,36 @@ func OpenLog(ctx context.Context, path string) (*Log, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("%w: opening the database: %w", store.ErrUnavailable, err)
 	}
-	log, err := openLog(ctx, path, url.Values{"mode": {"ro"}, "_query_only": {"1"}})
-	if err == nil || !errors.Is(err, store.ErrUnavailable) {
-		return log, err
+	db, err := openReading(ctx, path, url.Values{"_query_only": {"1"}})
+	if err != nil {
+		return nil, err
+	}
+	return &Log{db}, nil
+}
+
+// openReading opens the database at path and writes nothing to it.
+func openReading(ctx context.Context, path string, params url.Values) (*sql.DB, error) {
+	open := func(name, value string) (*sql.DB, error) {
+		params.Set(name, value)
+		pool, err := connect(path, params)
+		if err != nil {
+			return nil, err
+		}
+		if _, _, err := head(ctx, pool); err != nil {
+			return nil, errors.Join(err, pool.Close())
+		}
+		return pool, nil
+	}
+	db, err := open("mode", "ro")
+	if err == nil || !unopened(err) {
+		return db, err
 	}
 	// In a folder that may not be written, SQLite cannot make the index of a write-ahead log. Without such a log the
 	// file itself is everything.
 	if info, statErr := os.Stat(path + "-wal"); statErr == nil && info.Size() > 0 {
 		return nil, err
 	}
-	return openLog(ctx, path, url.Values{"mode": {"ro"}, "immutable": {"1"}})
-}
-
-func openLog(ctx context.Context, path string, params url.Values) (*Log, error) {
-	pool, err := connect(path, params)
-	if err != nil {
-		return nil, err
-	}
-	if _, _, err := head(ctx, pool); err != nil {
-		return nil, errors.Join(err, pool.Close())
-	}
-	return &Log{pool}, nil
+	return open("immutable", "1")
 }
 
 // Events implements events.Log.

@@ -62,3 +62,10 @@ func failure(doing string, err error) error {
 	}
 	return fmt.Errorf("%w: %s: %w", store.ErrUnavailable, doing, err)
 }
+
+// unopened reports whether SQLite could not open a file, its own ones beside the database included. That somebody else has a
+// lock is another error.
+func unopened(err error) bool {
+	var e *driver.Error
+	return errors.As(err, &e) && e.Code()&0xff == codes.SQLITE_CANTOPEN
+}

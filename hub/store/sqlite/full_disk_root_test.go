@@ -81,3 +81,29 @@ func TestRootFullDisk(t *testing.T) {
 	require.NoError(t, write(n+1))
 	intact(db, n+1)
 }
+
+// A database in a folder that may not be written, as on a disk that has become read-only, can be verified and backed up as any
+// other, if the hub that has ended left no log.
+func TestRootReadOnlyFolder(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"))
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
+	path := filepath.Join(dir, "hub.db")
+	db := openAt(t, path)
+	require.NoError(t, populate(ctx, db, 1))
+	log, err := os.ReadFile(path + "-wal")
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	remount := func(flags uintptr) {
+		require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT|flags, ""))
+	}
+	remount(syscall.MS_RDONLY)
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	require.NoError(t, Backup(ctx, path, copied, nothingWrong))
+	require.Equal(t, 1, ticketCount(t, openAt(t, copied)))
+
+	remount(0)
+	require.NoError(t, os.WriteFile(path+"-wal", log, 0o600))
+	remount(syscall.MS_RDONLY)
+	require.ErrorIs(t, Backup(ctx, path, copied+"2", nothingWrong), store.ErrUnavailable, "what is in the log would be missing")
+}

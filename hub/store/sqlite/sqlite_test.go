@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"gaia/domain"
 	"gaia/hub/events"
@@ -195,6 +196,22 @@ func TestOpenLog(t *testing.T) {
 	after, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
+}
+
+// Whoever has the database locked may be changing it.
+func TestALockedDatabaseIsNotReadAnyway(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "hub.db")
+	require.NoError(t, openAt(t, path).Close())
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer f.Close()
+	// As SQLite does it. The lock is the process's own unless it is one of this kind.
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 0x40000002, Len: 510}
+	require.NoError(t, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock))
+	_, err = OpenLog(t.Context(), path)
+	require.ErrorIs(t, err, store.ErrUnavailable)
+	require.ErrorContains(t, err, "locked")
 }
 
 // A log that somebody changed behind the hub's back does not verify.
