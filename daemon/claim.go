@@ -135,6 +135,7 @@ func (d *Conductor) claimEagerly(ctx context.Context) (bool, error) {
 	if !eager {
 		return false, nil
 	}
+	d.cfg.Executor.Expect()
 	return d.claim(ctx)
 }
 

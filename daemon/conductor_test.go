@@ -813,6 +813,23 @@ func TestNothingIsClaimedBeforeTheHubHasHeardOfAReload(t *testing.T) {
 	require.Empty(t, w.hub.Runs())
 }
 
+// What is told of a ticket most likely means a start; an idle machine is not kept ready for one.
+func TestAStartIsExpectedWhereATicketHasChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	p := w.process()
+	p.ticks(3)
+	require.Zero(t, p.expected.Load())
+	w.hub.AddTicket("SHOP-1")
+	p.d.mu.Lock()
+	p.d.eager = true
+	p.d.mu.Unlock()
+	got, err := p.d.claimEagerly(t.Context())
+	require.NoError(t, err)
+	require.True(t, got)
+	require.EqualValues(t, 1, p.expected.Load())
+}
+
 func TestTheWatchdogIsFedByProgressAloneAndTheStuckStepIsNamed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

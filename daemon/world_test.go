@@ -292,6 +292,7 @@ type proc struct {
 	calls      atomic.Int64
 	dead       atomic.Bool
 	where      atomic.Value
+	expected   atomic.Int64 // starts that the executor was told to expect
 	said       []string
 	saidMu     sync.Mutex
 }
@@ -394,6 +395,8 @@ func (h *procHosts) around(name string, fn func() error) error {
 	}
 	return err
 }
+
+func (h *procHosts) Expect() { h.p.expected.Add(1) }
 
 func (h *procHosts) Start(ctx context.Context, l domain.Launch) error {
 	return h.around("Executor.Start", func() error { return h.hosts.Start(ctx, l) })

@@ -155,6 +155,8 @@ const DefaultRunTime = 2 * time.Hour
 
 // Executor hosts sessions. Nothing that it does may depend on the process that started a session being alive.
 type Executor interface {
+	// Expect says that a Start may follow within moments, which is then quicker. It returns at once.
+	Expect()
 	// Start starts the session of a run and returns when the agent's program runs. ErrExists: the run was started
 	// before; nothing was done.
 	Start(ctx context.Context, l Launch) error

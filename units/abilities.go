@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"gaia/internal/cgroup"
 )
 
 // OldestSystemd is the oldest version of systemd that Gaia was tried with.
@@ -27,8 +29,6 @@ type Abilities struct {
 	Peak bool
 }
 
-const cgroupRoot = "/sys/fs/cgroup"
-
 // Abilities looks at systemd's version and at the control group of the user manager.
 func (m *Manager) Abilities(ctx context.Context) (Abilities, error) {
 	version, err := m.SystemdVersion(ctx)
@@ -39,7 +39,7 @@ func (m *Manager) Abilities(ctx context.Context) (Abilities, error) {
 	if err := m.property(ctx, "ControlGroup", &group); err != nil {
 		return Abilities{Systemd: version}, err
 	}
-	return abilities(version, cgroupRoot, group)
+	return abilities(version, cgroup.Root, group)
 }
 
 func abilities(version int, root, group string) (Abilities, error) {

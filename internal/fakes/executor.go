@@ -117,6 +117,9 @@ func (e *Executor) tell(run string) {
 	}
 }
 
+// Expect implements domain.Executor.
+func (e *Executor) Expect() {}
+
 // Start implements domain.Executor.
 func (e *Executor) Start(ctx context.Context, l domain.Launch) error {
 	if err := errors.Join(ctx.Err(), e.failing()); err != nil {

@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	// the hub's answers.
 	"remote":    {"domain", "hub", "hub/store", "internal/version", "internal/log"},
 	"registry":  {"domain", "internal/durable"},
-	"units":     {"domain"},
+	"units":     {"domain", "internal/cgroup"},
 	"session":   {"domain", "internal/durable"},
 	"tmux":      {},
 	"journal":   {"internal/log"},
@@ -48,10 +48,10 @@ var mayImport = map[string][]string{
 	// What an agent is told: the skills, and the prompt that is written of them and of a ticket.
 	"session/prompt": {"domain", "registry"},
 	// Has a run hosted by systemd; the driver of tmux knows of neither.
-	"tmux/executor":     {"domain", "session", "units"},
+	"tmux/executor":     {"domain", "session", "units", "internal/cgroup"},
 	"tmux/executortest": {"domain", "session"},
 	// The main process of a run, which ties a tree's lock, its hooks and a terminal together.
-	"session/host": {"domain", "session", "tmux", "workspace", "internal/log", "internal/sdnotify"},
+	"session/host": {"domain", "session", "tmux", "workspace", "internal/cgroup", "internal/log", "internal/sdnotify"},
 
 	// The conductor decides; what it decides on reaches it through the domain's ports, wired in cmd.
 	"daemon": {"domain", "registry", "session", "session/prompt", "units", "agent", "workspace", "internal/clock", "internal/durable", "internal/log", "internal/version"},
@@ -67,6 +67,7 @@ var mayImport = map[string][]string{
 	"importer": {"domain", "registry", "remote", "internal/log", "internal/clock"},
 	"billing":  {"domain", "hub/store", "hub/auth", "hub/events", "internal/log", "internal/clock", "internal/render"},
 
+	"internal/cgroup":      {},
 	"internal/clock":       {},
 	"internal/durable":     {},
 	"internal/log":         {"domain"},

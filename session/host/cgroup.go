@@ -1,42 +1,20 @@
 package host
 
 import (
-	"bufio"
-	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"gaia/internal/cgroup"
 )
-
-const cgroupRoot = "/sys/fs/cgroup"
-
-// cgroupOf returns the control group of a process, as the unified hierarchy names it.
-func cgroupOf(pid string) (string, error) {
-	data, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
-	if err != nil {
-		return "", fmt.Errorf("reading the control group of process %s: %w", pid, err)
-	}
-	return parseCgroup(data)
-}
-
-func parseCgroup(data []byte) (string, error) {
-	sc := bufio.NewScanner(bytes.NewReader(data))
-	for sc.Scan() {
-		if path, ok := strings.CutPrefix(sc.Text(), "0::"); ok {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("/proc/…/cgroup names no group of the unified hierarchy")
-}
 
 // counter reads one number of a control group's file: the value of key, or with key "" the file's only one. What cannot
 // be read, since the kernel or the manager's delegation leaves it out, counts as 0.
 func counter(group, file, key string) int64 {
-	data, err := os.ReadFile(filepath.Join(cgroupRoot, group, file))
+	data, err := os.ReadFile(filepath.Join(cgroup.Root, group, file))
 	if err != nil {
 		return 0
 	}
@@ -68,7 +46,7 @@ func oomKills(group string) int64 {
 // second after them. The service's own result knows nothing of it, as the kernel has killed nobody.
 func mark(group, name string) int64 {
 	var text [32]byte
-	n, err := unix.Getxattr(filepath.Join(cgroupRoot, group), name, text[:])
+	n, err := unix.Getxattr(filepath.Join(cgroup.Root, group), name, text[:])
 	if err != nil {
 		return 0
 	}

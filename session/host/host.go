@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gaia/domain"
+	"gaia/internal/cgroup"
 	fields "gaia/internal/log"
 	"gaia/internal/sdnotify"
 	"gaia/session"
@@ -52,7 +53,7 @@ func Host(ctx context.Context, folder session.Folder, log zerolog.Logger) int {
 		return ExitConfig
 	}
 	h.log = log.With().Str(fields.Run, h.spec.Run).Str(fields.Ticket, h.spec.Identifier).Str(fields.Project, h.spec.Project).Logger()
-	if h.group, err = cgroupOf("self"); err != nil {
+	if h.group, err = cgroup.Of("self"); err != nil {
 		h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Msg("the run cannot be hosted here")
 		return ExitConfig
 	}
@@ -285,7 +286,7 @@ func (h *host) openPane(ctx context.Context, self string) error {
 	if err := h.watchPane(); err != nil {
 		return err
 	}
-	group, err := cgroupOf(strconv.Itoa(h.ids.PID))
+	group, err := cgroup.Of(strconv.Itoa(h.ids.PID))
 	if err != nil {
 		return err
 	}

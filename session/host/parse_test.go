@@ -12,15 +12,6 @@ import (
 	"gaia/session"
 )
 
-func TestParseCgroup(t *testing.T) {
-	t.Parallel()
-	got, err := parseCgroup([]byte("12:memory:/other\n1:name=systemd:/x\n0::/user.slice/a b.service\n"))
-	require.NoError(t, err)
-	require.Equal(t, "/user.slice/a b.service", got)
-	_, err = parseCgroup([]byte("1:name=systemd:/x\n"))
-	require.Error(t, err)
-}
-
 func TestParseCounter(t *testing.T) {
 	t.Parallel()
 	events := []byte("low 0\nhigh 3\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n")

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"gaia/domain"
+	"gaia/internal/cgroup"
 	fields "gaia/internal/log"
 	"gaia/session"
 )
@@ -41,7 +42,7 @@ func Post(folder session.Folder, log zerolog.Logger) int {
 		rec = hostless(folder, started)
 	}
 	rec.ServiceResult, rec.ExitCode, rec.ExitStatus = os.Getenv("SERVICE_RESULT"), os.Getenv("EXIT_CODE"), os.Getenv("EXIT_STATUS")
-	if group, err := cgroupOf("self"); err == nil {
+	if group, err := cgroup.Of("self"); err == nil {
 		rec.CPUMS = counter(group, "cpu.stat", "usage_usec") / 1000
 		rec.MemoryPeak = counter(group, "memory.peak", "")
 		// The group is the unit's from its first process on, so that its count is the growth.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gaia/domain"
+	"gaia/internal/cgroup"
 	"gaia/session"
 	"gaia/units"
 )
@@ -65,6 +66,18 @@ var _ domain.Executor = (*Executor)(nil)
 // New returns the executor of one conductor.
 func New(cfg Config) *Executor {
 	return &Executor{cfg: cfg, specs: map[string]session.Spec{}}
+}
+
+// Expect implements domain.Executor. Before the kernel moves a process from one control group to another, as systemd does
+// with each that it starts, it waits some ten milliseconds until every processor has taken note (an RCU grace
+// period, for cgroup_threadgroup_rwsem); a move that follows soon finds that done. So this process moves to where it
+// is, while the hub is asked for work. Where it may not, nothing is lost.
+func (e *Executor) Expect() {
+	go func() {
+		if group, err := cgroup.Of("self"); err == nil {
+			_ = os.WriteFile(filepath.Join(cgroup.Root, group, "cgroup.procs"), []byte("0"), 0)
+		}
+	}()
 }
 
 // Start starts the unit of a run and returns when the agent's program runs. It waits as long as the run's host does, which
@@ -252,7 +265,7 @@ func empty(group string) bool {
 	if group == "" {
 		return true
 	}
-	data, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", group, "cgroup.events"))
+	data, err := os.ReadFile(filepath.Join(cgroup.Root, group, "cgroup.events"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
 		return true
 	}
