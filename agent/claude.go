@@ -115,7 +115,7 @@ func (c claude) Prepare(ctx context.Context, r domain.AgentRequest) (domain.Agen
 	if err != nil {
 		return domain.AgentCommand{}, fmt.Errorf("looking for the worktree: %w", err)
 	}
-	mode, settings, err := claudeSettings(r, filepath.Join(spec.GaiaBin, "gaia-session"))
+	mode, settings, err := claudeSettings(r, filepath.Join(spec.GaiaBin, "gaia"))
 	if err != nil {
 		return domain.AgentCommand{}, err
 	}
@@ -191,7 +191,7 @@ func claudeSettings(r domain.AgentRequest, hooks string) (mode string, settings 
 	}
 	for _, event := range claudeEvents {
 		o.Hooks[event] = []claudeHooks{{Hooks: []claudeHook{{
-			Type: "command", Command: hooks, Args: []string{"hook", r.Folder, Claude}, Timeout: hookSeconds,
+			Type: "command", Command: hooks, Args: []string{"agent-hook", r.Folder, Claude}, Timeout: hookSeconds,
 		}}}}
 	}
 	settings, err = json.MarshalIndent(o, "", "  ")

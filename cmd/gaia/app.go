@@ -174,6 +174,7 @@ Exit codes: 0 ok, 1 refused or unhealthy, 2 usage or configuration, 3 authentica
 			root.AddCommand(c)
 		}
 	}
+	root.AddCommand(a.agentHookCommand())
 	root.SetCompletionCommandGroupID("machine")
 	root.InitDefaultCompletionCmd()
 	a.describeCompletion(root)

@@ -11,6 +11,9 @@ import (
 
 func main() {
 	a := &app{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv, getwd: os.Getwd}
+	if code, called := a.agentHookAtOnce(os.Args[1:]); called {
+		os.Exit(code)
+	}
 	a.attachAtOnce(os.Args[1:])
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := a.run(ctx, os.Args[1:])
