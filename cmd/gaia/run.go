@@ -418,15 +418,26 @@ func copyHook(out io.Writer, folder session.Folder) error {
 	if err != nil || rec.Cause != session.CauseHook || rec.Hook != domain.HookAfterCreate && rec.Hook != domain.HookBeforeRun {
 		return nil // it goes on, or the agent had its turn
 	}
-	printed, err := os.ReadFile(folder.Path(host.HookLog(rec.Hook)))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	says, size := "The hook "+rec.Hook+" failed. It printed", int64(0)
+	printed, err := os.Open(folder.Path(host.HookLog(rec.Hook)))
+	if err == nil {
+		defer printed.Close()
+		size, err = printed.Seek(0, io.SeekEnd)
+	}
+	if errors.Is(err, fs.ErrNotExist) || err == nil && size == 0 {
+		_, err = io.WriteString(out, says+" nothing.\n")
+		return err
+	}
+	last := make([]byte, 1)
+	if err == nil {
+		_, err = printed.ReadAt(last, size-1)
+	}
+	if err != nil {
 		return fmt.Errorf("read the output of the hook %s: %w", rec.Hook, err)
 	}
-	text := "The hook " + rec.Hook + " failed. It printed nothing.\n"
-	if len(printed) > 0 {
-		text = "The hook " + rec.Hook + " failed. It printed:\n" + strings.TrimRight(string(printed), "\n") + "\n"
-	}
-	_, err = io.WriteString(out, text)
+	// It is copied, for nothing bounds it: all of it may be more than the memory holds.
+	_, err = io.Copy(out, io.MultiReader(strings.NewReader(says+":\n"), io.NewSectionReader(printed, 0, size),
+		strings.NewReader(strings.TrimPrefix("\n", string(last)))))
 	return err
 }
 

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -122,6 +125,8 @@ func TestRunOutputOfARunWhoseHookFailed(t *testing.T) {
 	want := "No agent runs here.\nThe hook after_create failed. It printed:\n/bin/sh: 1: npm: not found\n"
 	require.Equal(t, want, w.gaia("run", "output", "1"))
 	require.Equal(t, want, w.gaia("run", "output", "1", "--follow"))
+	require.NoError(t, os.WriteFile(folder.Path("hook-after_create.log"), []byte("no newline"), 0o600))
+	require.True(t, strings.HasSuffix(w.gaia("run", "output", "1"), "It printed:\nno newline\n"))
 	require.NoError(t, os.Remove(folder.Path("hook-after_create.log")))
 	require.Equal(t, "No agent runs here.\nThe hook after_create failed. It printed nothing.\n", w.gaia("run", "output", "1"))
 
@@ -129,6 +134,20 @@ func TestRunOutputOfARunWhoseHookFailed(t *testing.T) {
 	require.NoError(t, os.Remove(folder.Path(session.FileRecord)))
 	require.NoError(t, folder.WriteRecord(rec))
 	require.Equal(t, "No agent runs here.\n", w.gaia("run", "output", "1"))
+}
+
+// TestRunOutputOfAHookThatPrintedMuch takes no memory for it. Other tests would take some meanwhile.
+func TestRunOutputOfAHookThatPrintedMuch(t *testing.T) {
+	folder := session.Folder(t.TempDir())
+	require.NoError(t, folder.WriteRecord(session.Record{Run: "r", EndedAt: domain.Time{Time: time.Now()}, Cause: session.CauseHook, Hook: "before_run", WrittenBy: session.WrittenByHost}))
+	const much = 64 << 20
+	require.NoError(t, os.WriteFile(folder.Path("hook-before_run.log"), nil, 0o600))
+	require.NoError(t, os.Truncate(folder.Path("hook-before_run.log"), much))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	require.NoError(t, copyHook(io.Discard, folder))
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(much/8))
 }
 
 // TestRunOutputOfAHostThatLeftNoRecord end when the hub knows that the run is over.
