@@ -103,7 +103,7 @@ func (j *job) emptied(ctx context.Context) {
 	boot, err := bootTime(j.proc)
 	var out []byte
 	if err == nil {
-		out, err = (call{dir: j.path}).run(ctx, "diff", "--no-ext-diff", "--ignore-submodules=all", "--name-only", "--diff-filter=M", "-z")
+		out, err = (call{dir: j.path, config: []string{"core.fileMode=false"}}).run(ctx, "diff", "--no-ext-diff", "--ignore-submodules=all", "--name-only", "--diff-filter=M", "-z")
 	}
 	if err != nil {
 		j.find("Whether a power cut has emptied files could not be seen: %v.", err)

@@ -3,7 +3,6 @@ package workspace
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +12,22 @@ import (
 	"gaia/domain"
 )
 
-// A power cut while git makes a worktree keeps the names of its files and loses what is in those that were not yet synced.
+// A power cut while git makes a worktree keeps the names of its files and loses what is in those that were not yet synced:
+// any of the first ones with all that come after them, or the last one alone.
 func TestPowerCutWhileATreeIsRegistered(t *testing.T) {
 	t.Parallel()
-	files := append(slices.Clone(registration), ".git")
-	for synced := range files {
-		names := files[synced:]
+	cases := [][]string{{".git"}}
+	first := []string{"commondir", "HEAD", "locked"}
+	for lost := range 1 << len(first) {
+		names := []string{"gitdir", ".git"}
+		for i, name := range first {
+			if lost&(1<<i) != 0 {
+				names = append(names, name)
+			}
+		}
+		cases = append(cases, names)
+	}
+	for _, names := range cases {
 		t.Run(strings.Join(names, " "), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
@@ -120,13 +129,14 @@ func TestPowerCutInACompleteTree(t *testing.T) {
 	require.NotContains(t, strings.Join(tree.Findings, "\n"), "README.md", "it was emptied after the boot: by somebody")
 	require.Equal(t, "M README.md", f.git(tree.Path, "status", "--porcelain"))
 
+	require.NoError(t, os.Chmod(filepath.Join(tree.Path, "empty.txt"), 0o755)) // which is all that git knows otherwise
 	j := &job{Git: f.open(), path: tree.Path, request: domain.TreeRequest{Identifier: "SHOP-1"}}
 	j.proc = t.TempDir() // of a machine that was booted just now
 	require.NoError(t, os.WriteFile(filepath.Join(j.proc, "uptime"), []byte("0.00 0.00\n"), 0o600))
 	require.NoError(t, os.Chtimes(filepath.Join(tree.Path, "empty.txt"), time.Now(), time.Now()))
 	j.emptied(t.Context())
 	require.Len(t, j.findings, 1)
-	require.Contains(t, j.findings[0], "README.md")
+	require.Contains(t, j.findings[0], "otherwise: README.md. A power cut")
 	require.Empty(t, f.git(f.checkout, "diff", "--stat"))
 }
 
