@@ -410,7 +410,7 @@ func (j *job) add(ctx context.Context, repository *os.File, reason, start string
 	if err != nil {
 		return admin{}, err
 	}
-	return *a, nil
+	return *a, a.sync()
 }
 
 // refused returns what keeps git from checking a branch out, where it is to make it if it is fresh.
@@ -542,22 +542,8 @@ func (j *job) start(ctx context.Context, before *Marker, tip, there string) (sta
 	return start, base, fresh, nil
 }
 
-// fill checks out a tree that register has made. Its registration is written to the disk meanwhile.
+// fill makes the branch of a tree that register has made, where it is missing, and checks it out.
 func (j *job) fill(ctx context.Context, t *tree) error {
-	registered := make(chan error, 1)
-	go func() {
-		if t.from != "" { // a spare was written to the disk before it was taken
-			registered <- nil
-			return
-		}
-		registered <- t.admin.sync()
-	}()
-	err := j.checkOut(ctx, t)
-	return errors.Join(err, <-registered)
-}
-
-// checkOut makes the branch of a new tree, where it is missing, and its files.
-func (j *job) checkOut(ctx context.Context, t *tree) error {
 	// Anywhere else git would do to somebody's files what it is to do to ours.
 	if !pointsTo(j.path, t.dir) {
 		return fmt.Errorf("the new worktree %s is not what it should be: it belongs to %s", j.path, gitFile(j.path))

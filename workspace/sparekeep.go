@@ -142,7 +142,7 @@ func (k keeper) register(ctx context.Context, base string) (admin, error) {
 	if err != nil {
 		return admin{}, fmt.Errorf("make a spare worktree: %w", err)
 	}
-	return a, a.sync()
+	return a, nil
 }
 
 // refresh brings a spare to another commit: only the difference is checked out.

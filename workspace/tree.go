@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"gaia/domain"
 )
 
@@ -56,20 +58,24 @@ type admin struct {
 	reason string // of the lock
 }
 
-// registration are the files of a new registration in the order in which they are written to the disk: with gitdir git takes
-// notice of it, and then fails everywhere in the repository if commondir is empty.
-var registration = []string{"commondir", "HEAD", "locked", "gitdir"}
-
 // sync makes a new registration outlive a power cut. Git leaves these files to the kernel, which may lose what is in them and
 // keep their names: then nobody could tell that what lies there is ours and unfinished.
 func (a admin) sync() error {
-	var paths []string
-	for _, name := range registration {
-		paths = append(paths, filepath.Join(a.dir, name))
+	steps := [][]string{
+		// Side by side, since the disk has as little to do for all of them as for one.
+		{filepath.Join(a.dir, "commondir"), filepath.Join(a.dir, "HEAD"), filepath.Join(a.dir, "locked")},
+		// With gitdir git takes notice of the worktree, and then fails everywhere in the repository if commondir is empty.
+		{filepath.Join(a.dir, "gitdir")},
+		// The folders last, each of which makes the names in it last. A .git that leads to a registration without gitdir would be
+		// taken for a tree that somebody has moved.
+		{filepath.Join(a.path, ".git"), a.dir, filepath.Dir(a.dir), a.path, filepath.Dir(a.path)},
 	}
-	// The folders last, each of which makes the names in it last.
-	for _, path := range append(paths, filepath.Join(a.path, ".git"), a.dir, filepath.Dir(a.dir), a.path, filepath.Dir(a.path)) {
-		if err := syncDir(path); err != nil {
+	for _, paths := range steps {
+		var group errgroup.Group
+		for _, path := range paths {
+			group.Go(func() error { return syncDir(path) })
+		}
+		if err := group.Wait(); err != nil {
 			return fmt.Errorf("write the new worktree %s to the disk: %w", a.path, err)
 		}
 	}
