@@ -366,7 +366,10 @@ func (a *app) ticketView(ctx context.Context, c *remote.Client, ref string) (ren
 	}
 	blockers := make([]string, len(k.BlockedBy))
 	for i, id := range k.BlockedBy {
-		blockers[i] = others[id].Identifier + " (" + others[id].State + ")"
+		blockers[i] = "a ticket of another project" // which a run does not see
+		if b, there := others[id]; there {
+			blockers[i] = b.Identifier + " (" + b.State + ")"
+		}
 	}
 	parent, keeps := others[string(k.Parent)].Identifier, situation(k, openOf(k, others), time.Now())
 	return render.Value{Data: view, Names: []string{k.Identifier}, Table: func(w io.Writer) error {

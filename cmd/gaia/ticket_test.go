@@ -289,6 +289,19 @@ func TestBlocked(t *testing.T) {
 	require.NotContains(t, w.gaia("ticket", "list", "--all"), "blocked")
 }
 
+// TestBlockedFromElsewhere: a run does not see the blocker, and is told that there is one.
+func TestBlockedFromElsewhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	con := w.shop()
+	w.hub.Project(t, "OTHER")
+	w.ticket("create", "First", "--project", "SHOP")
+	other := w.ticket("create", "Other", "--project", "OTHER")
+	k := w.ticket("create", "Last", "--project", "SHOP", "--blocked-by", other.Identifier)
+	in := w.inside(w.claim(con))
+	require.Contains(t, in.gaia("ticket", "show", k.Identifier), "blocked by:  a ticket of another project\n")
+}
+
 // TestNothingToList: an empty list says whether there may be more.
 func TestNothingToList(t *testing.T) {
 	t.Parallel()
