@@ -24,7 +24,7 @@ func (j *job) forward(ctx context.Context, t *tree, s standing) (behind string, 
 				return "", err
 			}
 			if !s.dirty {
-				j.find("They were what a git had left that was cut short before anybody had begun here, and were taken away.")
+				j.find("They were what a git had left that was cut short before anybody had begun here, and have been taken away since.")
 			}
 		}
 		m.Next = ""
