@@ -115,6 +115,7 @@ func hubProgram(t *testing.T) string {
 func TestHubVerify(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.env["GAIA_HUB"] = "" // it is the own one that is meant
 	w.env["PATH"] = hubProgram(t) + ":" + w.env["PATH"]
 	require.Contains(t, w.fails(exitUsage, "hub", "verify"), "hub.db")
 	path := filepath.Join(w.env["GAIA_HOME"], "state", "hub.db")
@@ -137,6 +138,7 @@ func TestHubVerify(t *testing.T) {
 func TestHubBackup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.env["GAIA_HUB"] = "" // it is the own one that is meant
 	w.env["PATH"] = hubProgram(t) + ":" + w.env["PATH"]
 	dir := t.TempDir()
 	copied := filepath.Join(dir, "copy.db")
@@ -199,6 +201,33 @@ func TestHubBackup(t *testing.T) {
 
 	require.Contains(t, w.call("", "__complete", "hub", "backup", "").out, ":0\n", "names of files")
 	require.Contains(t, w.call("", "__complete", "hub", "backup", copied, "").out, ":4\n")
+}
+
+// TestHubBackupOfAnotherHub: who uses a team's hub is told that it is not that one whose database is copied.
+func TestHubBackupOfAnotherHub(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.env["PATH"] = hubProgram(t) + ":" + w.env["PATH"]
+	path := filepath.Join(w.env["GAIA_HOME"], "state", "hub.db")
+	db, err := sqlite.Open(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	w.write("gaia/hub.toml", "listen = [\"unix:///run/hub.sock\", \"tcp://127.0.0.1:7420\"]\n")
+	for hub, own := range map[string]bool{
+		"": true, "unix:///run/hub.sock": true, "http://127.0.0.1:7420": true, "https://hub.example.org": false, "unix:///run/team.sock": false,
+	} {
+		in := w.with("GAIA_HUB", hub)
+		for _, args := range [][]string{{"hub", "verify"}, {"hub", "backup", filepath.Join(t.TempDir(), "copy.db")}} {
+			r := in.call("", args...)
+			require.Zero(t, r.code, r.err)
+			if own {
+				require.NotContains(t, r.err, "your own hub", "%s", hub)
+			} else {
+				require.Contains(t, r.err, path+" is the database of your own hub; your commands go to the hub at "+hub, "%s", hub)
+			}
+		}
+		require.NotContains(t, in.call("", "hub", "verify", "--db", path).err, "your own hub", "it was named")
+	}
 }
 
 // TestHubBackupIsEnded with its terminal, and leaves no half copy either.

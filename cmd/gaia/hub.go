@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -102,6 +103,9 @@ journal when runs were finalised are anchors against a log whose end was cut off
 			if err != nil {
 				return fmt.Errorf("verify %s: %w", path, err)
 			}
+			if db == "" {
+				a.sayWhose(path)
+			}
 			return a.print(render.Value{Data: v, Names: []string{v.Head}, Table: func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "%d entries, head %s: whole\n", v.Count, v.Head)
 				return err
@@ -139,6 +143,7 @@ fails there is no file.`,
 			if err != nil {
 				return fmt.Errorf("back up %s: %w", path, err)
 			}
+			a.sayWhose(path)
 			return a.print(render.Value{Data: v, Names: []string{v.Database}, Table: func(w io.Writer) error {
 				_, err := fmt.Fprintf(w, "%s: %d entries, head %s: whole\n", render.Clean(v.Database), v.Count, v.Head)
 				return err
@@ -165,6 +170,26 @@ func (a *app) hubDatabase() (string, error) {
 		return "", usagef("the hub's store %s is no file that can be read here", c.Store)
 	}
 	return path, nil
+}
+
+// sayWhose says that the user's own hub, whose database is at path, is not the one that commands go to: a database that was
+// used before there was a team's hub is whole, and not what is meant.
+func (a *app) sayWhose(path string) {
+	addr, err := a.address()
+	if err != nil {
+		return
+	}
+	home, err := a.home()
+	if err != nil {
+		return
+	}
+	own := []string{"unix://" + home.HubSocket()}
+	if c, err := home.Hub(); err == nil {
+		own = append(own, c.Listen...)
+	}
+	if !slices.Contains(own, addr) && !slices.Contains(own, strings.Replace(addr, "http://", "tcp://", 1)) {
+		a.say("%s is the database of your own hub; your commands go to the hub at %s, whose database is where that runs", path, addr)
+	}
 }
 
 // logView is a verified event log, as gaia-hub prints it.
