@@ -62,7 +62,10 @@ func publish(from, to string) error {
 	if err := errors.Join(f.Close(), os.Rename(from, to)); err != nil {
 		return errors.Join(fmt.Errorf("naming the copy: %w", err), os.Remove(to))
 	}
-	return durable.SyncDir(filepath.Dir(to))
+	if err := durable.SyncDir(filepath.Dir(to)); err != nil { // of a folder that may be written and not read, for one
+		return errors.Join(err, os.Remove(to))
+	}
+	return nil
 }
 
 func thereAlready(to string) error {

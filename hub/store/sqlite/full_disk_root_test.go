@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"gaia/domain"
 	"gaia/hub/events"
@@ -106,4 +108,28 @@ func TestRootReadOnlyFolder(t *testing.T) {
 	require.NoError(t, os.WriteFile(path+"-wal", log, 0o600))
 	remount(syscall.MS_RDONLY)
 	require.ErrorIs(t, Backup(ctx, path, copied+"2", nothingWrong), store.ErrUnavailable, "what is in the log would be missing")
+}
+
+// A copy whose name cannot be made durable is none. Only somebody else than root meets a folder that cannot be read.
+func TestRootUnreadableFolder(t *testing.T) {
+	const nobody = 65534
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(filepath.Dir(dir), 0o711))
+	from, drop := filepath.Join(dir, "from"), filepath.Join(dir, "drop")
+	require.NoError(t, os.WriteFile(from, nil, 0o600))
+	require.NoError(t, os.Mkdir(drop, 0o300))
+	for _, path := range []string{dir, from, drop} {
+		require.NoError(t, os.Chown(path, nobody, nobody))
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for ever: nobody else gets a thread that is somebody else's
+		if err := unix.Setfsuid(nobody); err != nil {
+			done <- err
+			return
+		}
+		done <- publish(from, filepath.Join(drop, "copy.db"))
+	}()
+	require.ErrorContains(t, <-done, "to sync it")
+	require.NoFileExists(t, filepath.Join(drop, "copy.db"))
 }
