@@ -45,7 +45,8 @@ tmux -S "$4" new-session -d -x 200 -y 50 -s "$2" -c "$3" "$5"
 `
 
 // dispatch compares the time from the ticket's write to the agent's first instruction with the script's. Before each round
-// it waits until the spare worktrees are there.
+// it waits until the spare worktrees are there. All worktrees stay until the end: ext4 is slow to make files for some seconds
+// after many were removed, which is nobody's lot who has a ticket worked on.
 func dispatch(ctx context.Context, name string, files, rounds, spares int, budget float64) (_ []result, err error) {
 	w, err := newWorld(ctx, files, 1, "[workspace]", fmt.Sprintf("spares = %d", spares))
 	if err != nil {
@@ -104,10 +105,7 @@ func (w *world) floor(ctx context.Context, socket string, i int) (time.Duration,
 		return 0, err
 	}
 	took := time.Since(begun)
-	if _, err := w.run(ctx, "tmux", "-S", socket, "kill-session", "-t", "="+name); err != nil {
-		return 0, err
-	}
-	_, err := w.run(ctx, "git", "worktree", "remove", "--force", tree)
+	_, err := w.run(ctx, "tmux", "-S", socket, "kill-session", "-t", "="+name)
 	return took, err
 }
 
@@ -135,17 +133,5 @@ func (w *world) dispatch(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	took := time.Since(begun)
-	if err := w.cancel(ctx, t.ID); err != nil {
-		return 0, err
-	}
-	trees, err := w.run(ctx, "git", "worktree", "list", "--porcelain")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(trees) {
-		if tree, ok := strings.CutPrefix(strings.TrimSpace(line), "worktree "); ok && filepath.Base(tree) == t.Identifier {
-			_, err = w.run(ctx, "git", "worktree", "remove", "--force", tree)
-		}
-	}
-	return took, err
+	return took, w.cancel(ctx, t.ID)
 }
