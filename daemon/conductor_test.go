@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -118,6 +119,11 @@ func TestADeadSessionIsReportedWithItsReason(t *testing.T) {
 		}, 1, domain.ReasonHook},
 		{"stopped from outside", func(w *world, run string) { w.hosts.end(run, &session.Record{Cause: session.CauseTerm}) }, 1, domain.ReasonSessionLost},
 		{"no record, second listing", func(w *world, run string) { w.hosts.end(run, nil) }, 2, domain.ReasonSessionLost},
+		{"no record, and a start mark that a power cut has emptied", func(w *world, run string) {
+			w.hosts.end(run, nil)
+			require.NoError(t, os.WriteFile(session.Folder(filepath.Join(w.runs, run)).Path(session.FileStarted), nil, 0o600))
+			w.set(func() { w.boot = "boot-2" })
+		}, 2, domain.ReasonSessionLost},
 		{"no record, another boot", func(w *world, run string) {
 			w.hosts.end(run, nil)
 			w.set(func() { w.boot = "boot-2" })

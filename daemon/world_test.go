@@ -98,7 +98,10 @@ func (h *hosts) Start(ctx context.Context, l domain.Launch) error {
 		h.mu.Unlock()
 		return domain.ErrExists
 	}
-	err = f.MarkStarted(session.Started{Run: l.Run, BootID: h.w.bootID(), InvocationID: "inv", PID: 1, At: domain.At(h.w.clock.Now())})
+	keep, err := f.MarkStarted(session.Started{Run: l.Run, BootID: h.w.bootID(), InvocationID: "inv", PID: 1, At: domain.At(h.w.clock.Now())})
+	if err == nil {
+		err = keep()
+	}
 	if err != nil {
 		h.mu.Unlock()
 		return err

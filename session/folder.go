@@ -134,12 +134,12 @@ func Create(folder string, s Spec, token string) (Folder, error) {
 			return "", fmt.Errorf("run folder %s is reserved with another token: %w", folder, domain.ErrExists)
 		}
 	}
-	data, err := json.MarshalIndent(s, "", "  ")
+	data, err := marshal(f, FileSpec, s)
 	if err != nil {
-		return "", fmt.Errorf("writing the spec of run %s: %w", s.Run, err)
-	}
-	if err := f.create(FileSpec, data); err != nil {
 		return "", err
+	}
+	if err := durable.Create(f.Path(FileSpec), data, 0o600); err != nil {
+		return "", f.taken(FileSpec, err)
 	}
 	return f, nil
 }
@@ -214,13 +214,15 @@ func (f Folder) WriteTree(t TreeFile) error { return write(f, FileTree, t) }
 func (f Folder) Tree() (TreeFile, error) { return read[TreeFile](f, FileTree) }
 
 // MarkStarted says that a host begins with the run. domain.ErrExists: one has done so before, and the caller must
-// start nothing. The file is complete from its first moment.
-func (f Folder) MarkStarted(s Started) error {
-	data, err := json.MarshalIndent(s, "", "  ")
+// start nothing. The file is complete from its first moment. Nothing of the run may begin before keep, which is to be called
+// once, has returned without an error: until then a power cut may lose the mark, or what is in it.
+func (f Folder) MarkStarted(s Started) (keep func() error, err error) {
+	data, err := marshal(f, FileStarted, s)
 	if err != nil {
-		return fmt.Errorf("marking run %s started: %w", s.Run, err)
+		return nil, err
 	}
-	return f.create(FileStarted, data)
+	keep, err = durable.CreateAhead(f.Path(FileStarted), data, 0o600)
+	return keep, f.taken(FileStarted, err)
 }
 
 // Started reads what MarkStarted wrote. domain.ErrNotFound: no host has begun.
@@ -323,8 +325,8 @@ func (f Folder) exists(name string) (bool, error) {
 	return true, nil
 }
 
-func (f Folder) create(name string, data []byte) error {
-	err := durable.Create(f.Path(name), append(data, '\n'), 0o600)
+// taken words the error of a file that was to be created and is there already.
+func (f Folder) taken(name string, err error) error {
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s: %w", f.Path(name), domain.ErrExists)
 	}

@@ -67,7 +67,9 @@ func TestEveryFileIsReadBackAndForTheOwnerAlone(t *testing.T) {
 	gotActivity, err := f.Activity()
 	require.NoError(t, err)
 	require.Equal(t, activity, gotActivity)
-	require.NoError(t, f.MarkStarted(session.Started{Run: "0190", PID: 1}))
+	keep, err := f.MarkStarted(session.Started{Run: "0190", PID: 1})
+	require.NoError(t, err)
+	require.NoError(t, keep())
 	for _, mark := range []struct {
 		set func() error
 		is  func() (bool, error)
@@ -120,11 +122,13 @@ func TestARunIsStartedOnceForEver(t *testing.T) {
 	var wg sync.WaitGroup
 	for pid := range 16 {
 		wg.Go(func() {
-			if err := f.MarkStarted(session.Started{Run: "0190", PID: pid + 1}); err == nil {
-				won.Add(1)
-			} else {
+			keep, err := f.MarkStarted(session.Started{Run: "0190", PID: pid + 1})
+			if err != nil {
 				require.ErrorIs(t, err, domain.ErrExists)
+				return
 			}
+			won.Add(1)
+			require.NoError(t, keep())
 		})
 	}
 	wg.Wait()

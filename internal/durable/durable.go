@@ -44,22 +44,47 @@ func Write(path string, data []byte, perm fs.FileMode) (err error) {
 // Create is Replace for a file that must not be there yet; the error matches fs.ErrExist if it is. Of several
 // processes that create one path at the same time exactly one succeeds, and the file is complete from its first
 // moment: an open with O_EXCL would leave an empty file behind a crash.
-func Create(path string, data []byte, perm fs.FileMode) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-")
+func Create(path string, data []byte, perm fs.FileMode) error {
+	f, err := create(path, data, perm, (*os.File).Sync)
 	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
 		return fmt.Errorf("creating %s: %w", path, err)
 	}
-	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
+	return SyncDir(filepath.Dir(path))
+}
+
+// CreateAhead is Create for a caller who has other things to do while the disk is written. keep, which is to be called once,
+// returns when the file outlives a power cut; before that one may leave no file, or an empty one.
+func CreateAhead(path string, data []byte, perm fs.FileMode) (keep func() error, err error) {
+	f, err := create(path, data, perm, func(*os.File) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			return fmt.Errorf("creating %s: %w", path, err)
+		}
+		return SyncDir(filepath.Dir(path))
+	}, nil
+}
+
+// create returns the new file, open. What is to be done before the file has its name, before does.
+func create(path string, data []byte, perm fs.FileMode, before func(*os.File) error) (*os.File, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return nil, fmt.Errorf("creating %s: %w", path, err)
+	}
 	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(perm), f.Sync(), f.Close())
-	if err != nil {
-		return fmt.Errorf("creating %s: %w", path, err)
+	err = errors.Join(err, f.Chmod(perm), before(f))
+	if err == nil {
+		err = os.Link(f.Name(), path)
 	}
-	if err := os.Link(f.Name(), path); err != nil {
-		return fmt.Errorf("creating %s: %w", path, err)
+	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
+		return nil, errors.Join(fmt.Errorf("creating %s: %w", path, err), f.Close())
 	}
-	return SyncDir(dir)
+	return f, nil
 }
 
 // SyncDir makes the names in a folder survive a power cut.

@@ -38,6 +38,21 @@ func TestReplaceKeepsTheOldFileWhereItCannotWrite(t *testing.T) {
 
 func TestOfManyCreatorsOneWinsAndEveryReaderSeesAWholeFile(t *testing.T) {
 	t.Parallel()
+	for name, create := range map[string]func(path string, data []byte) error{
+		"at once": func(path string, data []byte) error { return durable.Create(path, data, 0o600) },
+		"ahead": func(path string, data []byte) error {
+			keep, err := durable.CreateAhead(path, data, 0o600)
+			if err != nil {
+				return err
+			}
+			return keep()
+		},
+	} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); oneCreatorWins(t, create) })
+	}
+}
+
+func oneCreatorWins(t *testing.T, create func(path string, data []byte) error) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "started")
 	content := func(i int) string { return fmt.Sprintf("%01000d", i) }
@@ -63,7 +78,7 @@ func TestOfManyCreatorsOneWinsAndEveryReaderSeesAWholeFile(t *testing.T) {
 	}()
 	for i := range 20 {
 		wg.Go(func() {
-			err := durable.Create(path, []byte(content(i)), 0o600)
+			err := create(path, []byte(content(i)))
 			if err == nil {
 				won.Add(1)
 				winner.Store(int64(i))

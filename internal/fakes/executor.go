@@ -136,7 +136,10 @@ func (e *Executor) Start(ctx context.Context, l domain.Launch) error {
 	if _, err := folder.Record(); !errors.Is(err, domain.ErrNotFound) {
 		return fmt.Errorf("starting run %s: %w", l.Run, errors.Join(domain.ErrExists, err))
 	}
-	err = folder.MarkStarted(session.Started{Run: l.Run, BootID: e.BootID, InvocationID: "fake-" + l.Run, PID: 1, At: domain.At(e.Now())})
+	keep, err := folder.MarkStarted(session.Started{Run: l.Run, BootID: e.BootID, InvocationID: "fake-" + l.Run, PID: 1, At: domain.At(e.Now())})
+	if err == nil {
+		err = keep()
+	}
 	if err != nil {
 		return fmt.Errorf("starting run %s: %w", l.Run, err)
 	}

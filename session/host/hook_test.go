@@ -39,7 +39,9 @@ func TestThePaneSaysThatNoAgentRuns(t *testing.T) {
 	folder, err := session.Create(filepath.Join(t.TempDir(), "run-1"), session.Spec{
 		Run: "run-1", Ticket: "t", Identifier: "SHOP-7", Project: "SHOP", Number: 12, Socket: "/nowhere/s"}, "")
 	require.NoError(t, err)
-	require.NoError(t, folder.MarkStarted(session.Started{Run: "run-1", PID: os.Getpid(), At: domain.At(time.Now())}))
+	keep, err := folder.MarkStarted(session.Started{Run: "run-1", PID: os.Getpid(), At: domain.At(time.Now())})
+	require.NoError(t, err)
+	require.NoError(t, keep())
 	var said bytes.Buffer
 	require.Equal(t, ExitNoAgent, Exec(folder, &said))
 	require.Equal(t, "No agent runs here: the run ended before its agent was started, while its worktree was made or its hooks ran; "+

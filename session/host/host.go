@@ -63,7 +63,8 @@ func Host(ctx context.Context, folder session.Folder, log zerolog.Logger) int {
 		h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Msg("the run cannot be hosted here")
 		return ExitConfig
 	}
-	switch err := folder.MarkStarted(h.started); {
+	keep, err := folder.MarkStarted(h.started)
+	switch {
 	case errors.Is(err, domain.ErrExists):
 		h.log.Error().Str(fields.MessageID, fields.SessionFailed).Err(err).Msg("this run was started before; a run is started once")
 		return ExitStarted
@@ -71,6 +72,8 @@ func Host(ctx context.Context, folder session.Folder, log zerolog.Logger) int {
 		h.log.Error().Str(fields.MessageID, fields.RunFolderBroken).Err(err).Msg("the run folder is not usable")
 		return ExitConfig
 	}
+	h.kept = make(chan error, 1)
+	go func() { h.kept <- keep() }()
 	return h.run(ctx)
 }
 
@@ -101,7 +104,8 @@ type host struct {
 	spec    session.Spec
 	started session.Started
 	group   string
-	oom     int64 // oom_kill of the unit when the host began
+	kept    chan error // gets the end of the wait for the disk, which is to keep the start mark
+	oom     int64      // oom_kill of the unit when the host began
 	log     zerolog.Logger
 	notify  func(lines ...string)
 
@@ -155,6 +159,9 @@ func (h *host) live(ctx context.Context) (rec session.Record, after bool) {
 	}()
 	if err := h.waitTree(open); err != nil {
 		return h.failure(ctx, session.CauseTree, err), false
+	}
+	if err := <-h.kept; err != nil {
+		return h.failure(ctx, session.CauseStart, err), false
 	}
 	if h.env, err = h.folder.Env(); err != nil {
 		return h.failure(ctx, session.CauseStart, err), false

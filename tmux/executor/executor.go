@@ -368,7 +368,10 @@ func (e *Executor) status(ctx context.Context, spec session.Spec) (st units.Stat
 	switch {
 	case err == nil:
 		return st, started.InvocationID == st.InvocationID, nil
-	case !errors.Is(err, domain.ErrNotFound):
+	case errors.Is(err, domain.ErrNotFound):
+	case !st.Running(): // the mark is damaged, as a power cut may leave it, and whosever the unit is, nothing of the run lives
+		return st, false, nil
+	default:
 		return units.Status{}, false, err
 	}
 	// No host of this run has begun. So the unit is its own, about to begin, unless it is known to be another's.

@@ -119,7 +119,9 @@ func folder(t *testing.T, runs, run, instance, invocation string) session.Folder
 	f, err := session.Create(filepath.Join(runs, run), session.Spec{Run: run, Instance: instance, Prefix: "gaia", Number: 7, Unit: "gaia-run-" + instance + "-7.service"}, "x")
 	require.NoError(t, err)
 	if invocation != "" {
-		require.NoError(t, f.MarkStarted(session.Started{Run: run, InvocationID: invocation}))
+		keep, err := f.MarkStarted(session.Started{Run: run, InvocationID: invocation})
+		require.NoError(t, err)
+		require.NoError(t, keep())
 	}
 	return f
 }
@@ -181,6 +183,23 @@ func TestOtherInstances(t *testing.T) {
 	var seen []string
 	_ = e.Watch(t.Context(), func(run string) { seen = append(seen, run) })
 	require.Equal(t, []string{run1}, seen)
+}
+
+// A power cut may leave a start mark without content. It says nothing of whose a unit is that runs, and that nobody's does
+// where none runs: a run that stayed unknown would never end.
+func TestDamagedStartMark(t *testing.T) {
+	t.Parallel()
+	e, m, runs := newExecutor(t)
+	f := folder(t, runs, run1, "shop", "a")
+	require.NoError(t, os.WriteFile(f.Path(session.FileStarted), nil, 0o600))
+	m.units[unit] = active(unit, "a")
+	s, err := e.Probe(t.Context(), run1)
+	require.Error(t, err)
+	require.Equal(t, domain.SessionUnknown, s.State)
+	delete(m.units, unit)
+	require.Equal(t, map[string]domain.SessionState{run1: domain.SessionGone}, states(t, e))
+	require.NoError(t, e.Stop(t.Context(), run1))
+	require.ErrorContains(t, e.Start(t.Context(), domain.Launch{Run: run1, Number: 7, Folder: string(f)}), "JSON")
 }
 
 // What cannot be read is unknown, for that run alone.
