@@ -153,3 +153,24 @@ func TestAnEmptyCommondirIsTold(t *testing.T) {
 	_, err := New(f.config())
 	require.ErrorContains(t, err, "rm -r "+quote(dir))
 }
+
+// A git that was killed while it made a ticket's branch leaves the branch's lock, on which every other git fails.
+func TestADeadGitsLockOfABranch(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.racy = 0
+	base := f.git(f.checkout, "rev-parse", "HEAD")
+	lock := filepath.Join(f.common, "refs/heads/gaia/SHOP-1.lock")
+	require.NoError(t, os.MkdirAll(filepath.Dir(lock), 0o755))
+	f.git(f.checkout, "worktree", "add", "-q", "--no-checkout", "--detach", "--lock", "--reason", makingReason("SHOP-1", "run-1", base), f.Path("SHOP-1"), base)
+	require.NoError(t, os.WriteFile(lock, nil, 0o644))
+	a, err := f.adminOf(f.Path("SHOP-1"))
+	require.NoError(t, err)
+	later := time.Now().Add(time.Hour)
+	require.NoError(t, os.Chtimes(filepath.Join(a.dir, "locked"), later, later))
+	_, err = ensureOnce(f.Git, "SHOP-1", "run-2")
+	require.ErrorContains(t, err, "SHOP-1.lock", "it is older than the tree, and so somebody else's")
+	require.NoError(t, os.Chtimes(lock, later, later)) // now it came after run-2 had registered the tree
+	f.isWhole(f.ensure("SHOP-1", "run-3"), "gaia/SHOP-1", base)
+	require.NoFileExists(t, lock)
+}

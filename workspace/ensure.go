@@ -278,11 +278,32 @@ func (j *job) discard(ctx context.Context, a admin, from string) error {
 	if tip != "" && tip != from {
 		return hold("the worktree %s was never finished, but its branch %s has moved from %s to %s; %s", j.path, j.branch, short(from), short(tip), mend)
 	}
+	begun, err := os.Lstat(filepath.Join(a.dir, "locked"))
+	if err != nil {
+		return fmt.Errorf("look at the lock of the unfinished worktree: %w", err)
+	}
 	look, err := j.secure(ctx, a, mend)
 	if err != nil {
 		return err
 	}
-	return j.takeAway(a, j.path, look)
+	if err := j.takeAway(a, j.path, look); err != nil {
+		return err
+	}
+	return j.branchLock(begun.ModTime())
+}
+
+// branchLock removes the lock file of a git that died while it made the branch of an unfinished tree, or nobody could make it
+// any more. That git is no more: it had the tree's lock in its hands, which we hold. What is older than the tree is not its.
+func (j *job) branchLock(begun time.Time) error {
+	lock := filepath.Join(j.common, "refs/heads", j.branch+".lock")
+	st, err := os.Lstat(lock)
+	if err == nil && !st.ModTime().Before(begun) {
+		err = os.Remove(lock)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the lock of a dead git: %w", err)
+	}
+	return nil
 }
 
 // secure is the part of discard that does not depend on a branch: it saves what lies in the tree, and refuses where
