@@ -16,7 +16,7 @@ import (
 // settleCut takes away what a power cut may leave of a worktree at path that git was making: names of files, with nothing in
 // them, for git does not wait until they are on the disk (see admin.sync). Where there is an index or a marker, or anything
 // else in the folder, there was time for somebody's work, and it is left to others. The repository is locked.
-func (g *Git) settleCut(path string) error {
+func (g *Git) settleCut(path string, all []admin) error {
 	link := filepath.Join(path, ".git")
 	st, err := os.Lstat(link)
 	switch {
@@ -25,10 +25,6 @@ func (g *Git) settleCut(path string) error {
 	}
 	if _, more, err := contents(path); err != nil && !errors.Is(err, fs.ErrNotExist) || more {
 		return nil
-	}
-	all, err := g.admins()
-	if err != nil {
-		return err
 	}
 	for _, a := range all {
 		ours := strings.HasPrefix(a.reason, ourLock)

@@ -141,19 +141,20 @@ func (j *job) place(ctx context.Context) (t *tree, made bool, err error) {
 		return nil, false, err
 	}
 	defer unflock(repository)
-	if err := j.settleCut(j.path); err != nil {
-		return nil, false, err
-	}
-	if err := j.removeJunk(); err != nil {
-		return nil, false, err
-	}
-	if err := j.settleSpare(); err != nil {
-		return nil, false, err
-	}
-	registered, err := j.adminOf(j.path)
+	all, err := j.admins() // once: there may be hundreds
 	if err != nil {
 		return nil, false, err
 	}
+	if err := j.settleCut(j.path, all); err != nil {
+		return nil, false, err
+	}
+	if err := j.removeJunk(all); err != nil {
+		return nil, false, err
+	}
+	if err := j.settleSpare(all); err != nil {
+		return nil, false, err
+	}
+	registered := at(all, j.path)
 	var before *Marker
 	st, err := os.Lstat(j.path)
 	switch {
@@ -355,11 +356,7 @@ func (j *job) secure(ctx context.Context, a admin, mend string) (look func(path 
 
 // removeJunk takes away registrations of this key that a crash left before they were given a path, and what is left of
 // registrations that were being taken away. The repository is locked.
-func (j *job) removeJunk() error {
-	all, err := j.admins()
-	if err != nil {
-		return err
-	}
+func (j *job) removeJunk(all []admin) error {
 	for _, a := range all {
 		if _, ours := madeFor(a.reason, j.key); ours && a.path == "" {
 			if err := j.unregister(a); err != nil {
@@ -424,14 +421,14 @@ func (j *job) add(ctx context.Context, repository *os.File, reason, start string
 	if _, err := c.run(ctx, "worktree", "add", "--no-checkout", "--detach", "--lock", "--reason", reason, "--", j.path, start); err != nil {
 		return admin{}, j.refused(ctx, err, false)
 	}
-	a, err := j.adminOf(j.path)
-	if err == nil && a == nil {
+	a, err := readAdmin(gitFile(j.path))
+	if err == nil && a.path != j.path {
 		err = fmt.Errorf("git says that it made the worktree %s, but has not registered it", j.path)
 	}
 	if err != nil {
 		return admin{}, err
 	}
-	return *a, a.sync()
+	return a, a.sync()
 }
 
 // refused returns what keeps git from checking a branch out, where it is to make it if it is fresh.

@@ -127,7 +127,9 @@ func (g *Git) unregister(a admin) error {
 	if err := os.RemoveAll(aside); err != nil {
 		return fmt.Errorf("remove %s: %w", aside, err)
 	}
-	if err := os.Rename(a.dir, aside); err != nil {
+	if err := os.Rename(a.dir, aside); errors.Is(err, fs.ErrNotExist) {
+		return nil // it has been taken away already
+	} else if err != nil {
 		return fmt.Errorf("drop the registration of a worktree: %w", err)
 	}
 	if err := os.RemoveAll(aside); err != nil {

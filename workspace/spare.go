@@ -226,11 +226,7 @@ func (j *job) point(dir string) error {
 
 // settleSpare deals with a spare that was being taken for this ticket when its conductor died: one that was still at its
 // place is an incomplete spare, one that was registered at the ticket's path is moved there. The repository is locked.
-func (j *job) settleSpare() error {
-	all, err := j.admins()
-	if err != nil {
-		return err
-	}
+func (j *job) settleSpare(all []admin) error {
 	for _, a := range all {
 		if _, ours := madeFor(a.reason, j.key); !ours {
 			continue

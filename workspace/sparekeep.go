@@ -306,11 +306,11 @@ func (k keeper) settleMoved(ctx context.Context) (*admin, error) {
 		return nil, err
 	}
 	defer unflock(repository)
-	if err := k.settleCut(k.path); err != nil {
-		return nil, err
-	}
 	all, err := k.admins()
 	if err != nil {
+		return nil, err
+	}
+	if err := k.settleCut(k.path, all); err != nil {
 		return nil, err
 	}
 	dir := gitFile(k.path)

@@ -141,15 +141,17 @@ func readLine(path string) (string, error) {
 // adminOf returns the git directory that is registered for a path, or nil.
 func (g *Git) adminOf(path string) (*admin, error) {
 	all, err := g.admins()
-	if err != nil {
-		return nil, err
-	}
+	return at(all, path), err
+}
+
+// at returns the one of them that is registered for a path, or nil.
+func at(all []admin, path string) *admin {
 	for _, a := range all {
 		if a.path == path {
-			return &a, nil
+			return &a
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // pointsTo reports whether the folder path is the worktree of the git directory dir, by its file .git.

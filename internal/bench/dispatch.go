@@ -45,8 +45,7 @@ tmux -S "$4" new-session -d -x 200 -y 50 -s "$2" -c "$3" "$5"
 `
 
 // dispatch compares the time from the ticket's write to the agent's first instruction with the script's. Before each round
-// it waits until the spare worktrees are there. All worktrees stay until the end: ext4 is slow to make files for some seconds
-// after many were removed, which is nobody's lot who has a ticket worked on.
+// it waits until the spare worktrees are there.
 func dispatch(ctx context.Context, name string, files, rounds, spares int, budget float64) (_ []result, err error) {
 	w, err := newWorld(ctx, files, 1, "[workspace]", fmt.Sprintf("spares = %d", spares))
 	if err != nil {
@@ -73,7 +72,7 @@ func dispatch(ctx context.Context, name string, files, rounds, spares int, budge
 		if err != nil {
 			return nil, err
 		}
-		byGaia, err := w.dispatch(ctx)
+		byGaia, err := w.dispatch(ctx, i)
 		if err != nil {
 			return nil, err
 		}
@@ -105,8 +104,24 @@ func (w *world) floor(ctx context.Context, socket string, i int) (time.Duration,
 		return 0, err
 	}
 	took := time.Since(begun)
-	_, err := w.run(ctx, "tmux", "-S", socket, "kill-session", "-t", "="+name)
-	return took, err
+	if _, err := w.run(ctx, "tmux", "-S", socket, "kill-session", "-t", "="+name); err != nil {
+		return 0, err
+	}
+	return took, w.retire(ctx, tree, i)
+}
+
+// retire takes a worktree out of the repository. Its files stay until the end: where many were removed, ext4 without a journal
+// is slow to make others for minutes.
+func (w *world) retire(ctx context.Context, tree string, i int) error {
+	aside := filepath.Join(w.env.Home, "retired", fmt.Sprint(i), filepath.Base(tree))
+	if err := os.MkdirAll(filepath.Dir(aside), 0o755); err != nil {
+		return fmt.Errorf("make a folder: %w", err)
+	}
+	if err := os.Rename(tree, aside); err != nil {
+		return fmt.Errorf("set a worktree aside: %w", err)
+	}
+	_, err := w.run(ctx, "git", "worktree", "prune", "--expire=now")
+	return err
 }
 
 // spares counts the spare worktrees that are complete.
@@ -122,7 +137,7 @@ func (w *world) spares(ctx context.Context) (int, error) {
 	return n, err
 }
 
-func (w *world) dispatch(ctx context.Context) (time.Duration, error) {
+func (w *world) dispatch(ctx context.Context, i int) (time.Duration, error) {
 	time.Sleep(settle)
 	t, err := w.ticket(ctx)
 	if err != nil {
@@ -133,5 +148,17 @@ func (w *world) dispatch(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	took := time.Since(begun)
-	return took, w.cancel(ctx, t.ID)
+	if err := w.cancel(ctx, t.ID); err != nil {
+		return 0, err
+	}
+	trees, err := w.run(ctx, "git", "worktree", "list", "--porcelain")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(trees) {
+		if tree, ok := strings.CutPrefix(strings.TrimSpace(line), "worktree "); ok && filepath.Base(tree) == t.Identifier {
+			err = w.retire(ctx, tree, i)
+		}
+	}
+	return took, err
 }
