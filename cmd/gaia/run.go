@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -418,26 +419,35 @@ func copyHook(out io.Writer, folder session.Folder) error {
 	if err != nil || rec.Cause != session.CauseHook || rec.Hook != domain.HookAfterCreate && rec.Hook != domain.HookBeforeRun {
 		return nil // it goes on, or the agent had its turn
 	}
-	says, size := "The hook "+rec.Hook+" failed. It printed", int64(0)
-	printed, err := os.Open(folder.Path(host.HookLog(rec.Hook)))
-	if err == nil {
-		defer printed.Close()
-		size, err = printed.Seek(0, io.SeekEnd)
+	says := "The hook " + rec.Hook + " failed. It printed"
+	var parts []io.Reader
+	last := make([]byte, 1)
+	older, newer := host.HookLogs(rec.Hook)
+	for _, name := range []string{older, newer} {
+		printed, err := os.Open(folder.Path(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		size := int64(0)
+		if err == nil {
+			defer printed.Close()
+			size, err = printed.Seek(0, io.SeekEnd)
+		}
+		if err == nil && size > 0 {
+			parts = append(parts, io.NewSectionReader(printed, 0, size))
+			_, err = printed.ReadAt(last, size-1)
+		}
+		if err != nil {
+			return fmt.Errorf("read the output of the hook %s: %w", rec.Hook, err)
+		}
 	}
-	if errors.Is(err, fs.ErrNotExist) || err == nil && size == 0 {
-		_, err = io.WriteString(out, says+" nothing.\n")
+	if len(parts) == 0 {
+		_, err := io.WriteString(out, says+" nothing.\n")
 		return err
 	}
-	last := make([]byte, 1)
-	if err == nil {
-		_, err = printed.ReadAt(last, size-1)
-	}
-	if err != nil {
-		return fmt.Errorf("read the output of the hook %s: %w", rec.Hook, err)
-	}
-	// It is copied, for nothing bounds it: all of it may be more than the memory holds.
-	_, err = io.Copy(out, io.MultiReader(strings.NewReader(says+":\n"), io.NewSectionReader(printed, 0, size),
-		strings.NewReader(strings.TrimPrefix("\n", string(last)))))
+	parts = slices.Insert(parts, 0, io.Reader(strings.NewReader(says+":\n")))
+	parts = append(parts, strings.NewReader(strings.TrimPrefix("\n", string(last))))
+	_, err = io.Copy(out, io.MultiReader(parts...)) // it may be much
 	return err
 }
 

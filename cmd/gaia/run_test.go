@@ -127,6 +127,10 @@ func TestRunOutputOfARunWhoseHookFailed(t *testing.T) {
 	require.Equal(t, want, w.gaia("run", "output", "1", "--follow"))
 	require.NoError(t, os.WriteFile(folder.Path("hook-after_create.log"), []byte("no newline"), 0o600))
 	require.True(t, strings.HasSuffix(w.gaia("run", "output", "1"), "It printed:\nno newline\n"))
+	require.NoError(t, os.WriteFile(folder.Path("hook-after_create.log.1"), []byte("what came be"), 0o600)) // it printed too much for one file
+	require.NoError(t, os.WriteFile(folder.Path("hook-after_create.log"), []byte("fore\nno luck\n"), 0o600))
+	require.True(t, strings.HasSuffix(w.gaia("run", "output", "1"), "It printed:\nwhat came before\nno luck\n"))
+	require.NoError(t, os.Remove(folder.Path("hook-after_create.log.1")))
 	require.NoError(t, os.Remove(folder.Path("hook-after_create.log")))
 	require.Equal(t, "No agent runs here.\nThe hook after_create failed. It printed nothing.\n", w.gaia("run", "output", "1"))
 

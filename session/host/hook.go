@@ -27,8 +27,12 @@ type hookError struct {
 func (e *hookError) Error() string { return "the hook " + e.name + " failed: " + e.err.Error() }
 func (e *hookError) Unwrap() error { return e.err }
 
-// HookLog returns the name of the file in the run folder that takes a hook's output.
-func HookLog(name string) string { return "hook-" + name + ".log" }
+// HookLogs returns the names of the files in the run folder that hold a hook's output: the latest of it, and what came
+// before where that was too much for one file.
+func HookLogs(name string) (older, newer string) {
+	newer = "hook-" + name + ".log"
+	return newer + ".1", newer
+}
 
 // runHook runs one hook in the worktree: its script is the checkout's own, and values reach it by environment only. When
 // the time is over, or ctx ends, everything that it has started in its process group is killed.
@@ -39,12 +43,11 @@ func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, 
 	}
 	hctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	// A file and no pipe: a server that the hook leaves in the background must neither be waited for nor lose its output.
-	out, err := os.OpenFile(folder.Path(HookLog(name)), os.O_CREATE|os.O_WRONLY|os.O_TRUNC|os.O_APPEND, 0o600)
+	_, log := HookLogs(name)
+	out, err := openRotating(folder.Path(log))
 	if err != nil {
-		return &hookError{name: name, err: fmt.Errorf("there is no file for its output: %w", err)}
+		return &hookError{name: name, err: err}
 	}
-	defer out.Close()
 	env = maps.Clone(env)
 	env["GAIA_HOOK"] = name
 	env["GAIA_WORKTREE"] = tree.Path
@@ -52,9 +55,9 @@ func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, 
 	env["GAIA_BASE"] = tree.Base
 	env["TERM"] = "dumb"
 	cmd := exec.CommandContext(hctx, "/bin/sh", "-c", h.Script)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = tree.Path, environ(env), out, out
+	cmd.Dir, cmd.Env = tree.Path, environ(env)
 	killGroup(cmd)
-	err = cmd.Run()
+	err = runInto(cmd, out)
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -72,27 +75,37 @@ func runHook(ctx context.Context, folder session.Folder, tree session.TreeFile, 
 
 // tail tells the last line of a hook's output and where the rest is.
 func tail(folder session.Folder, name string) string {
-	path := folder.Path(HookLog(name))
+	older, newer := HookLogs(name)
+	// The newer file may have begun with the end of the last line.
+	last := lastLine(slices.Concat(ending(folder.Path(older)), ending(folder.Path(newer))))
+	if last == "" {
+		return "; it printed nothing"
+	}
+	return fmt.Sprintf("; its last words: %s (all of them: %s)", last, folder.Path(newer))
+}
+
+// ending is the end of a file, of which nothing is known where it cannot be read.
+func ending(path string) []byte {
 	f, err := os.Open(path)
 	if err != nil {
-		return ""
+		return nil
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return ""
+		return nil
 	}
-	buf := make([]byte, min(st.Size(), 2*maxWords))
+	buf := make([]byte, min(st.Size(), noteBytes))
 	n, _ := f.ReadAt(buf, st.Size()-int64(len(buf)))
-	last := lastLine(buf[:n])
-	if last == "" {
-		return "; it printed nothing"
-	}
-	return fmt.Sprintf("; its last words: %s (all of them: %s)", last, path)
+	return buf[:n]
 }
 
-// maxWords bounds what is told of a hook's last line, in bytes: it becomes part of a note.
-const maxWords = 300
+// maxWords bounds what is told of a hook's last line, in bytes: it becomes part of a note. It is looked for in the last
+// noteBytes of the output.
+const (
+	maxWords  = 300
+	noteBytes = 2 * maxWords
+)
 
 // escapes are the sequences by which programs colour their output and move the cursor.
 var escapes = sync.OnceValue(func() *regexp.Regexp {
@@ -132,12 +145,13 @@ func BeforeRemove(ctx context.Context, h domain.Hook, env []string, tree, branch
 	cmd.Dir = tree
 	cmd.Env = append(slices.Clone(env), "GAIA_HOOK="+domain.HookBeforeRemove, "GAIA_WORKTREE="+tree, "GAIA_BRANCH="+branch)
 	killGroup(cmd)
-	out, err := cmd.CombinedOutput()
+	var out latest
+	err := runInto(cmd, &out)
 	switch {
 	case err == nil:
 		return nil
 	case hctx.Err() != nil && ctx.Err() == nil:
-		return fmt.Errorf("it took longer than %s and was killed; its last words: %s", timeout, lastLine(out))
+		return fmt.Errorf("it took longer than %s and was killed; its last words: %s", timeout, out.words())
 	}
-	return fmt.Errorf("%w; its last words: %s", err, lastLine(out))
+	return fmt.Errorf("%w; its last words: %s", err, out.words())
 }
