@@ -410,15 +410,19 @@ func (j *job) register(ctx context.Context, repository *os.File, before *Marker)
 		t.admin, err = j.takeSpare(*j.spare, start)
 		return t, err
 	}
-	t.admin, err = j.add(ctx, repository, makingReason(j.key, j.request.Run, start), start)
+	to := []string{"--detach", "--", j.path, start}
+	if !fresh { // else git would let somebody else have the branch as long as it is being checked out
+		to = []string{"--", j.path, j.branch}
+	}
+	t.admin, err = j.add(ctx, repository, makingReason(j.key, j.request.Run, start), to...)
 	return t, err
 }
 
-// add registers a locked worktree without files and without a branch. The repository is locked.
-func (j *job) add(ctx context.Context, repository *os.File, reason, start string) (admin, error) {
+// add registers a locked worktree without files, at what git's command ends with. The repository is locked.
+func (j *job) add(ctx context.Context, repository *os.File, reason string, at ...string) (admin, error) {
 	c := j.git()
 	c.hold = []*os.File{j.lock, repository}
-	if _, err := c.run(ctx, "worktree", "add", "--no-checkout", "--detach", "--lock", "--reason", reason, "--", j.path, start); err != nil {
+	if _, err := c.run(ctx, append([]string{"worktree", "add", "--no-checkout", "--lock", "--reason", reason}, at...)...); err != nil {
 		return admin{}, j.refused(ctx, err, false)
 	}
 	a, err := readAdmin(gitFile(j.path))
@@ -592,10 +596,30 @@ func (j *job) fill(ctx context.Context, t *tree) error {
 	if branch != "refs/heads/"+j.branch {
 		return fmt.Errorf("the new worktree %s is not what it should be: it is on %s", j.path, branch)
 	}
+	if t.from != "" && !t.fresh {
+		if err := j.onlyHere(ctx); err != nil {
+			return err
+		}
+	}
 	if j.config.SkipSubmodules {
 		return nil
 	}
 	return j.submodules(ctx, j.path, c.hold)
+}
+
+// onlyHere refuses a branch that somebody has checked out elsewhere while it was being checked out here: what is committed in
+// the one worktree would look like changes in the other. A spare has no branch by which git would have known.
+func (j *job) onlyHere(ctx context.Context) error {
+	all, err := j.list(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range all {
+		if l.branch == "refs/heads/"+j.branch && l.path != j.path {
+			return j.checkedOut(l.path)
+		}
+	}
+	return nil
 }
 
 // finish marks a tree as this run's. One that was made is written to the disk before, and its lock is taken away after: a

@@ -103,6 +103,46 @@ func TestBranchCheckedOutElsewhereHolds(t *testing.T) {
 	})
 }
 
+// Git looks for other worktrees with the branch when it begins to check it out, and not again at the end, which may be minutes
+// later.
+func TestTheBranchIsWantedElsewhereWhileItIsCheckedOut(t *testing.T) {
+	t.Parallel()
+	// A person does that at the worst moment: git has begun to write the files of the tree.
+	begin := func(t *testing.T) (f *fixture, head, said string) {
+		f = newFixture(t)
+		f.write(f.checkout, ".gitattributes", "*.big filter=big\n")
+		f.commit(f.checkout, "attributes")
+		f.git(f.checkout, "push", "-q")
+		f.keep(1)
+		f.git(f.checkout, "switch", "-q", "-c", "gaia/SHOP-1")
+		f.write(f.checkout, "a.big", "1\n")
+		head, said = f.commit(f.checkout, "big"), filepath.Join(f.base, "said")
+		f.git(f.checkout, "switch", "-q", "main")
+		f.git(f.checkout, "config", "filter.big.smudge", "env -u GIT_DIR -u GIT_WORK_TREE -u GIT_INDEX_FILE -u GIT_PREFIX"+
+			" git -C "+quote(f.checkout)+" -c filter.big.smudge=cat switch -q gaia/SHOP-1 2>"+quote(said)+"; cat")
+		return f, head, said
+	}
+	t.Run("git refuses it to them", func(t *testing.T) {
+		t.Parallel()
+		f, head, said := begin(t) // the other filter is another setting: the spare is not taken
+		f.isWhole(f.ensure("SHOP-1", "run-1"), "gaia/SHOP-1", head)
+		require.Equal(t, "main", f.git(f.checkout, "symbolic-ref", "--short", "HEAD"))
+		words, err := os.ReadFile(said)
+		require.NoError(t, err)
+		require.Contains(t, string(words), "gaia/SHOP-1")
+	})
+	t.Run("a tree that was a spare waits for them", func(t *testing.T) {
+		t.Parallel()
+		f, head, _ := begin(t)
+		require.NoError(t, f.KeepSpares(ctx, 1, 0, false))
+		f.refused("SHOP-1", "gaia/SHOP-1", f.checkout, "switch --detach")
+		f.git(f.checkout, "config", "filter.big.smudge", "cat")
+		f.refused("SHOP-1", "gaia/SHOP-1", f.checkout, "switch --detach")
+		f.git(f.checkout, "switch", "-q", "main")
+		f.isWhole(f.ensure("SHOP-1", "run-2"), "gaia/SHOP-1", head)
+	})
+}
+
 // E2
 func TestNothingRunsInTheParentCheckout(t *testing.T) {
 	t.Parallel()

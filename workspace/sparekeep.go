@@ -138,7 +138,7 @@ func (k keeper) register(ctx context.Context, base string) (admin, error) {
 		return admin{}, err
 	}
 	defer unflock(repository)
-	a, err := k.add(ctx, repository, spareLock, base)
+	a, err := k.add(ctx, repository, spareLock, "--detach", "--", k.path, base)
 	if err != nil {
 		return admin{}, fmt.Errorf("make a spare worktree: %w", err)
 	}
