@@ -73,11 +73,7 @@ func New(cfg Config) *Executor {
 // period, for cgroup_threadgroup_rwsem); a move that follows soon finds that done. So this process moves to where it
 // is, while the hub is asked for work. Where it may not, nothing is lost.
 func (e *Executor) Expect() {
-	go func() {
-		if group, err := cgroup.Of("self"); err == nil {
-			_ = os.WriteFile(filepath.Join(cgroup.Root, group, "cgroup.procs"), []byte("0"), 0)
-		}
-	}()
+	go func() { _ = cgroup.Rejoin() }()
 }
 
 // Start starts the unit of a run and returns when the agent's program runs. It waits as long as the run's host does, which
