@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncLimit is how long a run waits until its new tree is on the disk: the whole file system is written, and another program
-// may have given it much to write.
-const syncLimit = 2 * time.Second
+// syncLimit is how long a run waits until its new tree is on the disk. A large tree takes longer, and so does any where another
+// program has given the file system much to write: the disk goes on, and an agent waits for no more than this.
+const syncLimit = 500 * time.Millisecond
 
 // syncTree writes a new tree to the disk, with what is written of it in the repository, before it is marked as complete: git
 // does not, and what a power cut leaves of its files would look like somebody's changes.
