@@ -150,7 +150,7 @@ func (e *Executor) Probe(ctx context.Context, run string) (domain.Session, error
 	return s, nil
 }
 
-// List returns every run of this instance that has a folder. One whose folder cannot be read is unknown.
+// List returns every run of this instance that has a folder. One of which it cannot be said whether it lives is unknown.
 func (e *Executor) List(ctx context.Context) ([]domain.Session, error) {
 	live, err := e.live(ctx) // before the folders: a run that starts in between is then gone for a moment, not forgotten
 	if err != nil {
@@ -173,7 +173,8 @@ func (e *Executor) List(ctx context.Context) ([]domain.Session, error) {
 			if claims[s.Unit] > 1 {
 				st, m, err := e.status(ctx, s)
 				if err != nil {
-					return nil, err
+					out = append(out, domain.Session{Run: s.Run, State: domain.SessionUnknown, Unit: s.Unit})
+					continue
 				}
 				mine = m && st.Running()
 			}
@@ -364,16 +365,13 @@ func (e *Executor) status(ctx context.Context, spec session.Spec) (st units.Stat
 	switch {
 	case err == nil:
 		return st, started.InvocationID == st.InvocationID, nil
-	case errors.Is(err, domain.ErrNotFound):
-	case !st.Running(): // the mark is damaged, as a power cut may leave it, and whosever the unit is, nothing of the run lives
+	case !errors.Is(err, domain.ErrNotFound) && !st.Running():
+		// The mark is damaged, as a power cut may leave it, and whosever the unit is, nothing of the run lives.
 		return st, false, nil
-	default:
-		return units.Status{}, false, err
 	}
-	// No host of this run has begun. So the unit is its own, about to begin, unless it is known to be another's.
-	others, _, err := e.all()
-	if err != nil {
-		return units.Status{}, false, err
+	others, _, allErr := e.all()
+	if allErr != nil {
+		return units.Status{}, false, allErr
 	}
 	for _, o := range others {
 		if o.Unit != spec.Unit || o.Run == spec.Run {
@@ -383,7 +381,10 @@ func (e *Executor) status(ctx context.Context, spec session.Spec) (st units.Stat
 			return st, false, nil
 		}
 	}
-	return st, true, nil
+	if !errors.Is(err, domain.ErrNotFound) {
+		return units.Status{}, false, err
+	}
+	return st, true, nil // no host of this run has begun: the unit, which is no other's, is its own and about to begin
 }
 
 // unclaimed returns an error unless every unit of the instance that runs belongs to a run with a folder: else a run whose

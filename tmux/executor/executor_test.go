@@ -202,6 +202,27 @@ func TestDamagedStartMark(t *testing.T) {
 	require.ErrorContains(t, e.Start(t.Context(), domain.Launch{Run: run1, Number: 7, Folder: string(f)}), "JSON")
 }
 
+// Where numbers have started again, the unit of its name is the one that another run's mark tells of; before that mark is
+// there, only the run with the damaged one is unknown.
+func TestDamagedStartMarkAndAUnitOfTheSameName(t *testing.T) {
+	t.Parallel()
+	e, m, runs := newExecutor(t)
+	f := folder(t, runs, run1, "shop", "old")
+	require.NoError(t, os.WriteFile(f.Path(session.FileStarted), nil, 0o600))
+	folder(t, runs, run2, "shop", "")
+	m.units[unit] = active(unit, "new")
+	l, err := e.List(t.Context())
+	require.NoError(t, err)
+	require.ElementsMatch(t, []domain.Session{
+		{Run: run1, State: domain.SessionUnknown, Unit: unit}, {Run: run2, State: domain.SessionAlive, Unit: unit},
+	}, l)
+	require.NoError(t, os.RemoveAll(filepath.Join(runs, run2)))
+	folder(t, runs, run2, "shop", "new")
+	require.Equal(t, map[string]domain.SessionState{run1: domain.SessionGone, run2: domain.SessionAlive}, states(t, e))
+	require.NoError(t, e.Stop(t.Context(), run1))
+	require.Contains(t, m.units, unit)
+}
+
 // What cannot be read is unknown, for that run alone.
 func TestDamagedFolder(t *testing.T) {
 	t.Parallel()
