@@ -496,7 +496,10 @@ func (j *job) tips(ctx context.Context) (tip, there, at string, err error) {
 			there = f[1]
 		}
 	}
-	return tip, there, at, nil
+	if tip == "" {
+		err = j.nameTaken(ctx) // before anything is made
+	}
+	return tip, there, at, err
 }
 
 // nameTaken says which other branch keeps git from making this one, nil where none does.

@@ -968,3 +968,30 @@ func TestDeadlineEndsGitAndItsChildren(t *testing.T) {
 		return true
 	}, time.Minute, 20*time.Millisecond)
 }
+
+// A branch above or below the ticket's keeps git from making it. That is said before anything is made.
+func TestABranchInTheWayLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		branch string
+		packed bool
+	}{{"gaia", false}, {"gaia", true}, {"gaia/SHOP-1/old", false}, {"gaia/SHOP-1/old", true}} {
+		t.Run(fmt.Sprint(c.branch, " packed ", c.packed), func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t)
+			f.git(f.checkout, "branch", c.branch)
+			if c.packed {
+				f.git(f.checkout, "pack-refs", "--all")
+			}
+			_, err := ensureOnce(f.Git, "SHOP-1", "run-1")
+			var we *domain.WorkspaceError
+			require.ErrorAs(t, err, &we)
+			require.True(t, we.Hold)
+			require.ErrorContains(t, err, c.branch)
+			require.NoDirExists(t, f.Path("SHOP-1"))
+			require.NotContains(t, f.git(f.checkout, "worktree", "list"), f.Path("SHOP-1"))
+			f.git(f.checkout, "branch", "-m", c.branch, "elsewhere")
+			f.ensure("SHOP-1", "run-2")
+		})
+	}
+}
