@@ -8,9 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
-
 	"gaia/domain"
+	"gaia/internal/durable"
 )
 
 // markerName is the file in a worktree's own git directory that says that the tree is complete and whose it is. There,
@@ -55,10 +54,7 @@ func (m Marker) write(gitDir string) error {
 	if err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(filepath.Join(gitDir, markerName), append(b, '\n'), 0o600, renameio.WithTempDir(gitDir)); err != nil {
-		return fmt.Errorf("write %s: %w", markerName, err)
-	}
-	return syncDir(gitDir)
+	return durable.Replace(filepath.Join(gitDir, markerName), append(b, '\n'), 0o600)
 }
 
 // MarkAfterCreate notes in a worktree's own git directory that the hook after_create has finished, so that it is not

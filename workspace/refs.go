@@ -14,8 +14,8 @@ import (
 const maxPacked = 8 << 20
 
 // noRefs reports whether the repository's files alone show that it has none of these refs, and none that keeps git from making
-// them: a parent or a child of one. Where anything about them is unusual it says no, and git has to be asked. Loose refs come first, as git looks: one that is packed meanwhile is still
-// found in one of the two places.
+// them: a parent or a child of one. Where anything about them is unusual it says no, and git has to be asked. Loose refs come
+// first, as git looks: one that is packed meanwhile is still found in one of the two places.
 func (g *Git) noRefs(refs ...string) bool {
 	if st, err := os.Lstat(filepath.Join(g.common, "refs/heads")); err != nil || !st.IsDir() { // reftable has a file there
 		return false

@@ -26,7 +26,7 @@ func (g *Git) takeAway(a admin, path string, look func(path string) error) error
 	if err != nil || aside == "" {
 		return err
 	}
-	return finish(aside)
+	return deleteAside(aside)
 }
 
 // setAside is the first part of takeAway. It returns where the folder is, "" if there was none. What a person has moved
@@ -61,8 +61,8 @@ func putBack(aside, path string) error {
 	return os.Rename(aside, path)
 }
 
-// finish deletes a folder whose removal is decided, its mark last.
-func finish(aside string) error {
+// deleteAside deletes a folder whose removal is decided, its mark last.
+func deleteAside(aside string) error {
 	entries, err := os.ReadDir(aside)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (g *Git) settle(key string) error {
 	_, err = os.Lstat(filepath.Join(aside, goingMark))
 	empty, _ := isEmpty(aside)
 	if st.IsDir() && (err == nil || empty) {
-		return finish(aside)
+		return deleteAside(aside)
 	}
 	return hold("%s is in the way, and Gaia has not put it there; move it away: mv %s %s", aside, quote(aside), quote(filepath.Join(g.root, key+".old")))
 }

@@ -13,9 +13,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/google/renameio/v2"
-
 	"gaia/domain"
+	"gaia/internal/durable"
 )
 
 // A spare is a worktree that is made in idle time, detached at the commit that new trees start from, so that a ticket's
@@ -89,10 +88,7 @@ func (s spare) write() error {
 	if err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(filepath.Join(s.dir, spareMarker), append(b, '\n'), 0o600, renameio.WithTempDir(s.dir)); err != nil {
-		return fmt.Errorf("write %s: %w", spareMarker, err)
-	}
-	return syncDir(s.dir)
+	return durable.Replace(filepath.Join(s.dir, spareMarker), append(b, '\n'), 0o600)
 }
 
 // open makes a complete spare an incomplete one for that reason, the lock first: so it is never taken for complete and
@@ -111,7 +107,7 @@ func (s spare) open(reason string) error {
 // replace gives a file of git's another line. A process that dies, or a power cut, leaves the old one or the new one: a lock
 // without its reason would be taken for a person's.
 func replace(dir, name, line string) error {
-	return renameio.WriteFile(filepath.Join(dir, name), []byte(line+"\n"), 0o644, renameio.WithTempDir(dir))
+	return durable.Write(filepath.Join(dir, name), []byte(line+"\n"), 0o644)
 }
 
 // differs says what shows that a spare is not exactly as it was made, "" if nothing does. Files that a power cut has

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gaia/domain"
+	"gaia/internal/durable"
 )
 
 // KeepSpares sees to it that there are n complete spares at the commit that new trees start from now, and no others: it
@@ -150,7 +151,7 @@ func (k keeper) refresh(ctx context.Context, s spare, base string) error {
 	if err := k.asMade(ctx, s, false); err != nil {
 		return err
 	}
-	if err := errors.Join(s.open(spareLock), syncDir(s.dir)); err != nil {
+	if err := errors.Join(s.open(spareLock), durable.SyncDir(s.dir)); err != nil {
 		return err
 	}
 	if _, err := k.call().run(ctx, "reset", "--hard", "--quiet", base); err != nil {
@@ -270,7 +271,7 @@ func (k keeper) clear(ctx context.Context) error {
 	if err != nil || aside == "" {
 		return err
 	}
-	return finish(aside)
+	return deleteAside(aside)
 }
 
 // saveTip keeps the commit that the spare stands at, should somebody have committed there: no branch has it.

@@ -67,13 +67,3 @@ func syncfs(dir string) error {
 	defer f.Close()
 	return unix.Syncfs(int(f.Fd()))
 }
-
-// syncDir makes the names in a folder last, or what is in a file.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
-}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"gaia/domain"
+	"gaia/internal/durable"
 )
 
 // listed is one entry of `git worktree list`.
@@ -73,7 +74,7 @@ func (a admin) sync() error {
 	for _, paths := range steps {
 		var group errgroup.Group
 		for _, path := range paths {
-			group.Go(func() error { return syncDir(path) })
+			group.Go(func() error { return durable.SyncDir(path) })
 		}
 		if err := group.Wait(); err != nil {
 			return fmt.Errorf("write the new worktree %s to the disk: %w", a.path, err)

@@ -87,7 +87,7 @@ func create(path string, data []byte, perm fs.FileMode, before func(*os.File) er
 	return f, nil
 }
 
-// SyncDir makes the names in a folder survive a power cut.
+// SyncDir makes the names in a folder survive a power cut, or what is in a file that somebody else has written.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
